@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// Own are the places that a node works with, free of symbolic links: a mount of
-// its own over one of them, or among them, would have it wait for itself.
+// Own are the places that a node works with, free of symbolic links. If the node mounted over one of them, or
+// among them, it would wait for itself.
 type Own struct {
 	dirs  []string // cache directories
 	files []string // the admin socket, the configuration
 }
 
-// NewOwn notes the places while none of them can lie under a mount of the node;
-// names that are "" are passed over.
+// NewOwn notes the places while none of them can lie under a mount of the node. Empty names are skipped.
 func NewOwn(dirs []string, files ...string) Own {
 	var o Own
 	for _, dir := range dirs {
@@ -27,11 +26,11 @@ func NewOwn(dirs []string, files ...string) Own {
 	return o
 }
 
-// Hidden gives what of the node's own a mount at dir would hide, or lie in; ""
-// says that dir is apart from it. dir must exist and must not be stuck.
+// Hidden returns the place of the node's own that a mount at dir would hide or lie in. It is empty if dir is
+// apart from all. dir must exist and must not be stuck.
 func (o Own) Hidden(dir string) string { return o.HiddenAt(resolved(dir)) }
 
-// HiddenAt is Hidden for a path without symbolic links, which is not walked.
+// HiddenAt is Hidden for a path without symbolic links. The path itself is not walked.
 func (o Own) HiddenAt(dir string) string {
 	for _, own := range o.dirs {
 		if within(own, dir) || within(dir, own) {
@@ -46,8 +45,7 @@ func (o Own) HiddenAt(dir string) string {
 	return ""
 }
 
-// resolved is p as an absolute path without symbolic links, as far as they can be
-// followed.
+// resolved returns p as an absolute path without symbolic links, as far as the links can be followed.
 func resolved(p string) string {
 	if abs, err := filepath.Abs(p); err == nil {
 		p = abs
@@ -58,7 +56,7 @@ func resolved(p string) string {
 	return p
 }
 
-// within reports whether p is dir or lies below it; both are clean.
+// within reports whether p is dir or lies below it. Both must be clean.
 func within(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -7,8 +7,8 @@ import (
 )
 
 func TestOwnPlacesAreNotMountedOver(t *testing.T) {
-	// A directory that is a node's own, lies in it or holds it is told from one beside
-	// it, by whatever name.
+	// A directory that is the node's own, lies in one or holds one is distinguished from one beside it,
+	// whatever name it is given by.
 	root := resolved(t.TempDir())
 	at := func(name string) string { return filepath.Join(root, name) }
 	for _, dir := range []string{"cache/segments", "cache2", "run", "etc", "mnt"} {

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// Automount holds the directory at dir where an automounter may wait for a mount there, as
-// systemd does for x-systemd.automount; nil: dir is no such place. Until the mount stands, or has
-// failed, the kernel lets nobody walk there but the automounter's own process group, to which a
-// mount helper belongs and a node does not. So who asks a node for the mount hands it this.
+// Automount opens the directory at dir if an automounter may wait for a mount there, as systemd does for
+// x-systemd.automount. nil means that dir is no such place. Until the mount stands or has failed, the kernel
+// lets nobody walk there except the automounter's own process group. A mount helper belongs to that group, and
+// a node does not. So the helper hands this descriptor to the node that it asks for the mount.
 func Automount(ctx context.Context, dir string) (*os.File, error) {
 	real, err := RealPath(dir)
 	if err != nil {
-		return nil, nil // who mounts says so
+		return nil, nil // the mount itself reports this error
 	}
 	there := false
 	err = eachMount("/", func(m tableEntry) {

@@ -8,41 +8,39 @@ import (
 	"github.com/hearthfs/hearth/node/config"
 )
 
-// This file works out what of a machine's memory and file systems a node may
-// take, before it takes any: what is configured, or a tenth, held against the limits
-// of the machine and of the control groups, so that a node that was told too much
-// says so at its start instead of being killed at its height.
+// This file works out what a node may take of a machine's memory and file systems, before it takes any. What is
+// configured, or a tenth, is compared with the limits of the machine and of the control groups. So a node that
+// was given too much says so at its start, instead of being killed under full load.
 //
-// Without configuration RAM is a tenth of the memory, and a cache directory gets a
-// tenth of its file system, whose last tenth stays free. What a directory on a tmpfs
-// holds is memory: it gets what the RAM budget leaves.
+// Without configuration RAM is a tenth of the memory, and a cache directory gets a tenth of its file system,
+// whose last tenth stays free. What a directory on a tmpfs holds is memory, so it gets what the RAM budget
+// leaves.
 
-// ErrUnfit is a budget, or a place for a cache, that cannot work; its text names
-// the cure.
+// ErrUnfit is the error of a budget, or of a place for a cache, that cannot work. Its text names the cure.
 var ErrUnfit = errors.New("cannot work here")
 
-// Size and Disk are what a node is told.
+// Size and Disk are settings of a node.
 type (
 	Size = config.Size
 	Disk = config.Disk
 )
 
-// The default RAM budget: a tenth of the memory, so that a training job keeps its
-// nine; never so little that one reader fills it, but in a small container, where a
-// quarter must do; never so much that the start of a job is surprised.
+// The default RAM budget is a tenth of the memory, so that a training job keeps nine tenths. It is never so
+// small that one reader fills it, except in a small container, where a quarter must do. It is never so large
+// that it surprises a job that starts.
 const (
 	ramShare = 10 // percent
 	ramLeast = 64 << 20
 	ramMost  = 4 << 30
 )
 
-// beside is what a node needs besides its RAM budget, in bytes, however little is
-// asked of it: the runtime, the namespace's tables, threads' stacks. It gets along
-// with that by collecting garbage all the time; Beside is what it likes.
+// beside is what a node needs in addition to its RAM budget, in bytes, however small the budget is: the
+// runtime, the namespace's tables, threads' stacks. With no more than that, it collects garbage all the time.
+// Beside is what it runs well with.
 const beside = 64 << 20
 
-// RAM is the RAM budget in bytes within the limits of this process; one that is
-// configured beyond them is ErrUnfit.
+// RAM returns the RAM budget in bytes, within the limits of this process. A configured budget beyond the limits
+// is ErrUnfit.
 func RAM(s Size, l Limits) (int64, error) {
 	if !s.Set() {
 		least := min(ramLeast, max(l.Memory/4, hearth.MinRAM))
@@ -56,7 +54,7 @@ func RAM(s Size, l Limits) (int64, error) {
 	return n, nil
 }
 
-// Tight says what to do where the memory will do, but not with ease; "": it will.
+// Tight says what to do where the memory is enough, but scarce. It is empty if there is plenty.
 func Tight(ram int64, l Limits) string {
 	if ram+Beside <= l.Memory-l.Memory/10 {
 		return ""
@@ -65,7 +63,7 @@ func Tight(ram int64, l Limits) string {
 		SizeText(l.Memory), by(l), SizeText(ram), SizeText(Beside))
 }
 
-// by names whose limit the memory's is.
+// by names the limit that bounds the memory.
 func by(l Limits) string {
 	if l.MemoryBy == "" {
 		return "all that the machine has"
@@ -73,30 +71,29 @@ func by(l Limits) string {
 	return l.MemoryBy
 }
 
-// The default disk budget and the floor: a tenth of the file system is taken,
-// and its last tenth is never touched.
+// The default disk budget and the floor: a tenth of the file system is taken, and its last tenth is never
+// touched.
 const (
 	diskShare = 10 // percent
 	diskFloor = 10 // percent
 )
 
-// leastDisk is the least budget of a cache directory in bytes: what the disk tier
-// writes at once.
+// leastDisk is the least budget of a cache directory in bytes: what the disk tier writes at once.
 const leastDisk = 4 << 20
 
 // Directory is a cache directory with its figures in bytes.
 type Directory struct {
 	Path          string
 	Budget, Floor int64
-	// FileSystem is the type of the file system that it lies on, such as ext4. Note is
-	// what is to be known about that, and what to do; "": nothing.
+	// FileSystem is the type of the file system that the directory lies on, such as ext4. Note is what a person
+	// should know and do about that, and is empty if nothing.
 	FileSystem, Note string
 }
 
-// Directories are a node's, in the order in which they were named.
+// Directories are a node's cache directories, in the order in which they were named.
 type Directories []Directory
 
-// First is the first one's path; "": there is none.
+// First returns the path of the first one. It is empty if there is none.
 func (ds Directories) First() string {
 	if len(ds) == 0 {
 		return ""
@@ -104,7 +101,7 @@ func (ds Directories) First() string {
 	return ds[0].Path
 }
 
-// Paths are those of all.
+// Paths returns the paths of all directories.
 func (ds Directories) Paths() (all []string) {
 	for _, d := range ds {
 		all = append(all, d.Path)
@@ -112,7 +109,7 @@ func (ds Directories) Paths() (all []string) {
 	return all
 }
 
-// At is the one with that path.
+// At returns the directory with that path.
 func (ds Directories) At(path string) Directory {
 	for _, d := range ds {
 		if d.Path == path {
@@ -122,7 +119,7 @@ func (ds Directories) At(path string) Directory {
 	return Directory{Path: path}
 }
 
-// Disks are those that are configured, else CacheDir.
+// Disks returns the configured cache directories, else CacheDir.
 func Disks(configured []Disk) ([]Disk, error) {
 	if len(configured) > 0 {
 		return configured, nil
@@ -131,9 +128,8 @@ func Disks(configured []Disk) ([]Disk, error) {
 	return []Disk{{Path: p}}, err
 }
 
-// Make makes the cache directories, by default CacheDir, and works out
-// their budgets and floors, each from its own file system. ram is the RAM budget:
-// directories in memory share what it leaves of the limits.
+// Make makes the cache directories, by default CacheDir, and works out the budget and floor of each from its
+// own file system. ram is the RAM budget: directories in memory share what it leaves of the limits.
 func Make(disks []Disk, floor Size, ram int64, l Limits) (Directories, error) {
 	disks, err := Disks(disks)
 	if err != nil {
@@ -158,8 +154,8 @@ func Make(disks []Disk, floor Size, ram int64, l Limits) (Directories, error) {
 	return dirs, nil
 }
 
-// At works out a directory's figures at its place; left is the memory that one in
-// memory may take, in bytes.
+// At works out a directory's figures at its place. left is the memory, in bytes, that a directory in memory may
+// take.
 func At(d Disk, place Place, floor Size, left int64, l Limits) Directory {
 	dir := Directory{Path: place.Path, Budget: place.Whole * diskShare / 100, Floor: place.Whole * diskFloor / 100, FileSystem: place.FileSystem}
 	if d.Size.Set() {
@@ -179,7 +175,7 @@ func At(d Disk, place Place, floor Size, left int64, l Limits) Directory {
 
 func (d *Directory) inRAM() bool { return d.FileSystem == "tmpfs" || d.FileSystem == "ramfs" }
 
-// inMemory holds a directory to the memory that is left for it.
+// inMemory limits a directory to the memory that is left for it.
 func (d *Directory) inMemory(left int64, l Limits) {
 	asked := d.Budget
 	d.Budget = min(asked, max(left, leastDisk))
@@ -192,12 +188,12 @@ func (d *Directory) inMemory(left int64, l Limits) {
 	}
 }
 
-// unfitError is an ErrUnfit in words of its own.
+// unfitError is an ErrUnfit with a text of its own.
 type unfitError string
 
 func unfit(format string, args ...any) error { return unfitError(fmt.Sprintf(format, args...)) }
 
-// Error names the thing and the cure.
+// Error returns a text that names the thing and the cure.
 func (e unfitError) Error() string { return string(e) }
 
 // Is makes it an ErrUnfit.

@@ -12,7 +12,8 @@ import (
 )
 
 func TestRAM(t *testing.T) {
-	// A tenth, between 64 MiB and 4 GiB, a quarter where that is less, unless a size or a share is asked for that fits; else the line names both limits and the cure.
+	// The budget is a tenth of the memory, between 64 MiB and 4 GiB, or a quarter where that is less, unless a
+	// size or share that fits is configured. If it does not fit, the line names both limits and the cure.
 	for _, c := range []struct {
 		s           Size
 		limit, want int64
@@ -46,11 +47,12 @@ func TestRAM(t *testing.T) {
 	}
 }
 
-// plenty is a machine that a test's directories are small for.
+// plenty is a machine with far more memory than a test's directories need.
 func plenty() Limits { return Limits{Memory: 1 << 40} }
 
 func TestMake(t *testing.T) {
-	// A directory gets a tenth of its file system, and its last tenth stays free, unless told.
+	// A directory gets a tenth of its file system, and the last tenth of that stays free, unless configured
+	// otherwise.
 	p := filepath.Join(t.TempDir(), "new", "cache")
 	dirs, err := Make([]Disk{{Path: p}, {Path: p + "2", Size: Size{Bytes: 5 << 20}}}, Size{Bytes: 1}, 0, plenty())
 	if err != nil {
@@ -73,7 +75,8 @@ func TestMake(t *testing.T) {
 }
 
 func TestMemoryAsADisk(t *testing.T) {
-	// Directories on a tmpfs share what the RAM budget leaves of the memory, and say so; a directory beside them on a disk is not touched.
+	// Directories on a tmpfs share what the RAM budget leaves of the memory, and say so. A directory beside
+	// them on a disk is not changed.
 	tmpfs := hearthtest.Tmpfs(t, "size=512m")
 	disks := []Disk{{Path: tmpfs + "/a", Size: Size{Bytes: 200 << 20}}, {Path: tmpfs + "/b", Size: Size{Bytes: 200 << 20}},
 		{Path: filepath.Join(t.TempDir(), "disk"), Size: Size{Bytes: 200 << 20}}}

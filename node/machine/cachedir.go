@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CacheDir is where the cache lies without configuration.
+// CacheDir returns the cache directory that is used without configuration.
 func CacheDir() (string, error) { return cacheDir(os.Geteuid()) }
 
 func cacheDir(uid int) (string, error) {
@@ -24,13 +24,13 @@ func cacheDir(uid int) (string, error) {
 	return filepath.Join(dir, "hearth"), nil
 }
 
-// ErrInFuse refuses a cache within a FUSE mount: a node that reads its own mount,
-// or one that waits for it, would wait for ever.
+// ErrInFuse refuses a cache inside a FUSE mount. A node that reads its own mount, or a mount that waits for it,
+// would deadlock.
 var ErrInFuse = errors.New("it lies in a FUSE mount, where a cache could wait for itself")
 
-// Place is where a cache directory lies: its path made absolute, its file system's
-// size and what of it is free for this user in bytes, the inodes that are free (-1: as
-// many as one likes), and its type as mount(8) calls it, or a number.
+// Place is where a cache directory lies: its absolute path, the size of its file system, and the bytes free
+// there for this user. Inodes is the number of free inodes, or -1 if there is no limit. FileSystem is the type
+// as mount(8) names it, or a number.
 type Place struct {
 	Path        string
 	Whole, Free int64
@@ -38,8 +38,8 @@ type Place struct {
 	FileSystem  string
 }
 
-// MakeCacheDir makes a cache directory, if there is none. One that this process
-// cannot write to is an error that names the cure; one in a FUSE mount is ErrInFuse.
+// MakeCacheDir makes a cache directory if there is none. A directory that this process cannot write to is an
+// error that names the cure. One in a FUSE mount is ErrInFuse.
 func MakeCacheDir(path string) (Place, error) {
 	p, err := filepath.Abs(path)
 	if err != nil {
@@ -51,8 +51,8 @@ func MakeCacheDir(path string) (Place, error) {
 	return PlaceOf(p, p)
 }
 
-// PlaceOf is the Place of a cache directory as that of at, which exists, has it: p
-// itself, or the directory in which it would be made.
+// PlaceOf returns the Place of cache directory p by looking at an existing directory, at: p itself, or the
+// directory in which p would be made.
 func PlaceOf(p, at string) (Place, error) {
 	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 		return Place{}, unwritable(p, err)
@@ -65,13 +65,13 @@ func PlaceOf(p, at string) (Place, error) {
 		return Place{}, fmt.Errorf("cache directory %s: %w", p, ErrInFuse)
 	}
 	place := Place{Path: p, Whole: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize, Inodes: int64(st.Ffree), FileSystem: fileSystem(st.Type)}
-	if st.Files == 0 { // btrfs and others make them as they are needed
+	if st.Files == 0 { // btrfs and others make inodes as they are needed
 		place.Inodes = -1
 	}
 	return place, nil
 }
 
-// fileSystem names a type of file systems.
+// fileSystem returns the name of a file system type.
 func fileSystem(kind int64) string {
 	switch kind {
 	case unix.EXT4_SUPER_MAGIC:
@@ -92,8 +92,8 @@ func fileSystem(kind int64) string {
 	return fmt.Sprintf("0x%x", kind)
 }
 
-// unwritable is a cache directory that this process cannot write to: a failure,
-// whatever the cause is called.
+// unwritable is the error of a cache directory that this process cannot write to. It is a plain failure,
+// whatever kind the cause is.
 func unwritable(p string, err error) error {
 	var in *fs.PathError
 	if errors.As(err, &in) {

@@ -7,7 +7,8 @@ import (
 )
 
 func TestCacheDir(t *testing.T) {
-	// Root's cache is the machine's; a user's is where the user's caches are, and who has no such place is told how to name one.
+	// Root's cache is the machine's. A user's cache is where the user's caches are. A user without such a place
+	// is told how to name one.
 	for _, c := range []struct {
 		uid             int
 		home, xdg, want string

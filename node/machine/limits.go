@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits are what of the machine this process may use.
+// Limits are how much of the machine this process may use.
 type Limits struct {
-	// Memory in bytes, and the file that says so; "": all that the machine has.
+	// Memory is in bytes, and MemoryBy the file that sets it. An empty MemoryBy means all memory of the
+	// machine.
 	Memory   int64
 	MemoryBy string
-	// Processors that the control groups grant, 1.5 being three halves of one's time,
-	// and the file that says so; 0: no limit.
+	// Processors is how many processors the control groups grant: 1.5 means one and a half. ProcessorsBy is the
+	// file that says so. 0 means no limit.
 	Processors   float64
 	ProcessorsBy string
 }
 
-// ReadLimits looks for the limits of this process; root is where /proc and /sys
-// are looked for, "/" but in tests. What cannot be read limits nothing. memory.high
-// is a limit, too: above it the kernel slows a process down until it gives way. Limits
-// with swap in them are none of ours: what is swapped out is no cache.
+// ReadLimits finds the limits of this process. root is the directory that holds /proc and /sys, which is "/"
+// except in tests. A file that cannot be read sets no limit. memory.high counts as a limit, too: above it the
+// kernel slows a process down until it gives way. Limits that include swap do not count, since what is swapped
+// out is no cache.
 func ReadLimits(root string) Limits {
 	l := Limits{Memory: math.MaxInt64}
 	var info unix.Sysinfo_t
@@ -49,8 +50,8 @@ func ReadLimits(root string) Limits {
 	return l
 }
 
-// unseen takes the limits of a control group's ancestors into account that a
-// container does not see: memory.stat of version 1 has the smallest of all.
+// unseen takes limits into account that are set on ancestors of a control group, which a container does not
+// see. In version 1, memory.stat has the smallest limit of all ancestors.
 func (l *Limits) unseen(dir string) {
 	for fields := words(dir, "memory.stat"); len(fields) > 1; fields = fields[2:] {
 		if fields[0] == "hierarchical_memory_limit" {
@@ -60,8 +61,7 @@ func (l *Limits) unseen(dir string) {
 	}
 }
 
-// lower takes the first of a file's words as a limit of the memory: "max" says no
-// limit, and does not parse.
+// lower takes the first of a file's words as a limit of the memory. "max" means no limit, and does not parse.
 func (l *Limits) lower(file string, words []string) {
 	if len(words) == 0 {
 		return
@@ -71,7 +71,7 @@ func (l *Limits) lower(file string, words []string) {
 	}
 }
 
-// processors takes a quota into account: so many microseconds of each period.
+// processors takes a quota into account: microseconds of processor time in each period.
 func (l *Limits) processors(dir string) {
 	file, quota := filepath.Join(dir, "cpu.max"), words(dir, "cpu.max")
 	if len(quota) == 0 {
@@ -91,13 +91,13 @@ func (l *Limits) processors(dir string) {
 	}
 }
 
-// words of a control group's file; none where there is no such file.
+// words returns the words of a control group's file. There are none if there is no such file.
 func words(dir, name string) []string {
 	text, _ := os.ReadFile(filepath.Join(dir, name))
 	return strings.Fields(string(text))
 }
 
-// below is a file's name as it is without root in front.
+// below returns a file's name without root in front.
 func below(root, file string) string {
 	if rest, ok := strings.CutPrefix(file, strings.TrimSuffix(root, "/")+"/"); ok {
 		return "/" + rest
@@ -105,13 +105,12 @@ func below(root, file string) string {
 	return file
 }
 
-// groups are the directories of every control group whose limits by a controller
-// hold for this process, its own first, as far as they can be seen. /proc/self/cgroup
-// names the group within its hierarchy, the mount table which part of the hierarchy
-// is mounted, and where: a container sees its own group only, as the root of a
-// mount, whatever the name in front. Where the mount does not lead to the group
-// (it was made outside of this cgroup namespace, or holds another part), the
-// mount's root is taken in its place if it is the usual one.
+// groups returns, as far as they can be seen, the directories of every control group whose limits by a
+// controller hold for this process, its own first. /proc/self/cgroup names the group within its hierarchy. The
+// mount table says which part of the hierarchy is mounted, and where. A container sees only its own group, as
+// the root of a mount, whatever name stands in front. A mount may not lead to the group, because it was made
+// outside of this cgroup namespace or holds another part. Then the mount's root is taken in its place if it is
+// at /sys/fs/cgroup.
 func groups(root, controller string) (dirs []string) {
 	own := ownGroups(root, controller)
 	_ = eachMount(root, func(m tableEntry) {
@@ -144,8 +143,8 @@ func groups(root, controller string) (dirs []string) {
 	return dirs
 }
 
-// own are the names of this process's control groups: in the hierarchy of version
-// 1 that has the controller, and in that of version 2; "": in none.
+// own has the names of this process's control groups: in the version 1 hierarchy that has the controller, and
+// in the version 2 hierarchy. An empty name means none.
 type own struct{ named, unified string }
 
 func ownGroups(root, controller string) (o own) {

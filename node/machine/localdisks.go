@@ -13,14 +13,13 @@ import (
 type LocalDisk struct {
 	Dir, FileSystem string
 	Whole, Free     int64
-	// Rotating: the device has moving parts.
+	// Rotating means that the device has moving parts.
 	Rotating bool
 }
 
-// LocalDisks are the file systems besides the system's own that a cache may lie on:
-// those of a block device, whole, that this process may write to, each device once, in
-// the order of the mount table; root is where /proc and /sys are looked for, "/" but
-// in tests.
+// LocalDisks returns the file systems, other than the system's own, that a cache may lie on. Each is a complete
+// file system of a block device, and this process may write to it. Each device appears once, in the order of
+// the mount table. root is the directory that holds /proc and /sys, which is "/" except in tests.
 func LocalDisks(root string) (found []LocalDisk, err error) {
 	var system string
 	seen := map[string]bool{}
@@ -28,7 +27,7 @@ func LocalDisks(root string) (found []LocalDisk, err error) {
 		if m.dir == "/" {
 			system = m.device
 		}
-		whole := m.root == "/" || m.kind == "btrfs" // whose subvolumes have names
+		whole := m.root == "/" || m.kind == "btrfs" // the root of a btrfs subvolume has a name
 		if !slices.Contains([]string{"ext4", "xfs", "btrfs", "f2fs"}, m.kind) || !whole || within(m.dir, "/boot") ||
 			m.device == system || seen[m.device] || unix.Access(filepath.Join(root, m.dir), unix.W_OK|unix.X_OK) != nil {
 			return
@@ -44,7 +43,8 @@ func LocalDisks(root string) (found []LocalDisk, err error) {
 	return found, err
 }
 
-// rotating asks for the device, or, for a partition, for the one that it is of.
+// rotating reports whether a device has moving parts. For a partition it asks the device that the partition is
+// on.
 func rotating(root, device string) bool {
 	for _, queue := range []string{"queue", "../queue"} {
 		dir, err := filepath.EvalSymlinks(filepath.Join(root, "sys/dev/block", device))

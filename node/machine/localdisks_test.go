@@ -7,7 +7,8 @@ import (
 )
 
 func TestLocalDisks(t *testing.T) {
-	// A cache may lie on what is a block device's, whole, not the system's own, and writable; a device counts once.
+	// A cache may lie on a complete file system of a block device that is writable and not the system's own. A
+	// device counts once.
 	root := t.TempDir()
 	for _, dir := range []string{"nvme0", "nvme0-again", "disk", "part", "boot/efi", "nfs", "tmp", "sys/dev/block/8:16/queue", "sys/dev/block/259:0/queue", "sys/dev/block/8:32/queue",
 		"sys/dev/block/8:32/sdc1", "proc/self"} {

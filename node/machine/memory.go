@@ -1,11 +1,10 @@
-// Package machine is what a node takes from the machine that it runs on: how much
-// memory and processor time it may use, what keeps the Go heap within that, the word
-// to systemd, and the mount table, and which places of its own a mount would hide.
+// Package machine is what a node takes from the machine that it runs on. It finds how much memory and processor
+// time the node may use, and keeps the Go heap within that. It tells systemd how the node is. It reads the
+// mount table, and finds which places of the node's own a mount would hide.
 //
-// The memory limit is the smallest of the machine's memory and every limit of a
-// control group (version 1 or 2) that the process is in, the one of processor time
-// the smallest quota. The heap is held to a budget by Go's memory limit, and garbage
-// to a tenth of it by a GC percent that follows the live heap.
+// The memory limit is the smallest of the machine's memory and every limit of a control group (version 1 or 2)
+// that the process is in. The limit of processor time is the smallest quota. Go's memory limit holds the heap
+// to a budget. A GC percent that follows the live heap holds garbage to a tenth of the budget.
 package machine
 
 import (
@@ -18,25 +17,23 @@ import (
 	"time"
 )
 
-// Beside is what the Go heap may hold besides the RAM budget, in bytes - the
-// namespace's 64 MiB, queues, the runtime itself - before the collector works harder.
+// Beside is what the Go heap may hold in addition to the RAM budget, in bytes, before the collector works
+// harder: the namespace's 64 MiB, queues, the runtime itself.
 const Beside = 192 << 20
 
-// LimitHeap holds the Go heap to the RAM budget and Beside, and to nine tenths of
-// the memory that this process may use: the rest is left to threads' stacks and to
-// the kernel. What GOMEMLIMIT says goes first.
+// LimitHeap limits the Go heap to the RAM budget plus Beside, and to nine tenths of the memory that this
+// process may use. The rest is left to threads' stacks and to the kernel. GOMEMLIMIT takes precedence.
 func LimitHeap(budget, memory int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(min(budget+Beside, memory-memory/10))
 	}
 }
 
-// HeapLimit is what the Go heap is held to, in bytes.
+// HeapLimit returns the limit of the Go heap, in bytes.
 func HeapLimit() int64 { return debug.SetMemoryLimit(-1) }
 
-// KeepGarbageSmall sets the GC percent so that garbage stays under a tenth of
-// the budget whatever the heap's size is: a fixed percent would either let a
-// full cache double or collect an empty one all the time.
+// KeepGarbageSmall sets the GC percent so that garbage stays under a tenth of the budget, whatever the size of
+// the heap. A fixed percent would either let a full cache double, or collect an almost empty heap all the time.
 func KeepGarbageSmall(ctx context.Context, budget int64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -50,7 +47,7 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 		metrics.Read(sample)
 		live := float64(sample[0].Value.Uint64()) + 1
 		want := int(min(max(100*garbage/live, 8), 400))
-		// Each change stops the world for a moment: small ones are not worth it.
+		// Each change stops the world for a moment, so small ones are not worth it.
 		if now == 0 || want*5 < now*4 || want*4 > now*5 {
 			debug.SetGCPercent(want)
 			now = want
@@ -63,21 +60,23 @@ func KeepGarbageSmall(ctx context.Context, budget int64) {
 	}
 }
 
-// Processors gives the runtime as many processors as there are cores, or twice as many where
-// there are to be spare ones. A mount wants them: a thread that waits for its requests, or
-// reads the device, blocks in the kernel and its processor with it, until the runtime notices
-// and hands that on: with one processor a core, an epoch of 16 KiB files from disk ran at 0.42
-// of ext4's speed, with two at 0.50. Who only answers peers, as a node
-// of a ring with neither mount nor S3 endpoint, is woken for each request by
-// itself, and each processor that is idle then costs it a thread that looks for work in vain:
-// with two a core an owner of an epoch's files (bench, W6 epoch) changed threads a sixth more often.
-// What GOMAXPROCS says goes first, and spare ones stay: another node of the process may have
-// asked for them. Twice the default, however many nodes a process has: doubling what there is
-// ended a test of sixteen nodes by its threads. The default heeds the quota of the process's
-// own control group, limit that of all above it: threads beyond it would only have all of them
-// stopped for the rest of a period. As Go does, at least two.
+// Processors sets GOMAXPROCS to the number of cores, or with spare to twice that.
+//
+// A mount needs spare processors. A thread that waits for its requests, or reads the device, blocks in the
+// kernel and keeps its processor until the runtime notices and hands the processor on. With one processor a
+// core, an epoch of 16 KiB files from disk ran at 0.42 of ext4's speed, with two at 0.50.
+//
+// A node that only answers peers (in a ring, with neither mount nor S3 endpoint) needs none. Each request wakes
+// it, and each idle processor then costs a thread that looks for work in vain. With two processors a core, an
+// owner of an epoch's files (bench, W6 epoch) switched threads a sixth more often.
+//
+// GOMAXPROCS takes precedence. Spare processors stay, since another node of the process may have asked for
+// them. They are twice the default, however many nodes a process has: doubling the present number ended a test
+// of sixteen nodes by its threads. The default heeds the quota of the process's own control group, and limit
+// that of all groups above it. Threads beyond the quota would only have all threads stopped for the rest of a
+// period. As in Go, there are at least two processors.
 func Processors(limit float64, spare bool) {
-	_ = easeMonitor() // who may not has it come as often as it likes
+	_ = easeMonitor() // without the right to do this, the monitor runs as often as before
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 func TestLimits(t *testing.T) {
-	// The limits of memory and processor time are found as machines and containers of both versions show them: the smallest of all that hold, wherever the mount shows them.
+	// The limits of memory and processor time are found as machines and containers of both cgroup versions show
+	// them: the smallest of all that hold, wherever the mount shows them.
 	trees, err := filepath.Glob("testdata/limits/*.txt")
 	if err != nil || len(trees) == 0 {
 		t.Fatal(trees, err)
@@ -39,7 +40,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestLimitsOfThisProcess(t *testing.T) {
-	// On the machine itself: never more memory than it has, and a limit names the file that it was read in.
+	// On the machine itself the limit is never more memory than it has, and it names the file that sets it.
 	l := ReadLimits("/")
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -56,7 +57,7 @@ func TestLimitsOfThisProcess(t *testing.T) {
 }
 
 func TestMountTable(t *testing.T) {
-	// What is mounted is read in the mount table, never asked of the mount.
+	// What is mounted is read from the mount table. The mount itself is never asked.
 	if kind, err := MountedAt("/proc"); err != nil || kind != "proc" {
 		t.Errorf("/proc: %q, %v", kind, err)
 	}

@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// monitorSlack is how late the runtime's monitor may be woken. It looks every 20 us whether a
-// thread is stuck in the kernel with its processor, from the moment on that something runs, and
-// the kernel's usual 50 us on top make 14,000 looks a second: a tenth of what a ring's nodes
-// spend on an epoch of small files, where one request after the other finds its node idle (bench,
-// W6 epoch). With 250 us it is a quarter of that. With a millisecond it was no less, and a
-// processor was missed for longer: the slowest hundredth of reads took half as long again. A
-// thread that the monitor begins, in place of one that is stuck, has it as well: its timers, if
-// it waits for one, come as late.
+// monitorSlack is how late the runtime's monitor (sysmon) may be woken. From the moment that something runs, it
+// looks every 20 us whether a thread is stuck in the kernel with its processor. With the kernel's usual 50 us
+// on top, that makes 14,000 looks a second. This is a tenth of the CPU time that a ring's nodes spend on an
+// epoch of small files, where each request finds its node idle (bench, W6 epoch). With 250 us it is a quarter
+// of that. With a millisecond it was no less, and a stuck processor was missed for longer: the slowest
+// hundredth of reads took half as long again. A thread that the monitor starts in place of a stuck one inherits
+// the slack, so its timers come as late.
 const monitorSlack = 250 * time.Microsecond
 
-// easeMonitor has the kernel wake the runtime's monitor (sysmon) up to 250 us late, which
-// saves it from coming so often. An error says why not: it takes CAP_SYS_NICE.
+// easeMonitor has the kernel wake the runtime's monitor up to 250 us late, so that it runs less often. It takes
+// CAP_SYS_NICE. The error says why it failed.
 func easeMonitor() error {
 	id, err := monitor()
 	if err == nil {
@@ -30,8 +29,8 @@ func easeMonitor() error {
 	return nil
 }
 
-// monitor is the thread that the runtime begins before any other, and that never ends: the
-// kernel lists a process's threads by age.
+// monitor returns the id of the monitor's thread. The runtime starts it before any other and never ends it, and
+// the kernel lists a process's threads by age.
 func monitor() (id string, err error) {
 	threads, err := os.Open("/proc/self/task")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestTheMonitorMayBeWokenLate(t *testing.T) {
-	// The thread that naps while others run may be woken 250 us late.
+	// The thread that sleeps while others run may be woken 250 us late.
 	err := easeMonitor()
 	if errors.Is(err, unix.EPERM) {
 		if data, _ := os.ReadFile("/proc/self/status"); !strings.Contains(string(data), "CapEff:\t000001ffffffffff") {

@@ -6,8 +6,8 @@ import (
 )
 
 func TestSpareProcessorsAreForWhoReads(t *testing.T) {
-	// A node that serves peers alone has a processor a core; with a mount it has two, and
-	// keeps them when another node begins beside it. What GOMAXPROCS says goes first.
+	// A node that only serves peers has one processor a core. With a mount it has two a core, and keeps them
+	// when another node begins beside it. GOMAXPROCS takes precedence.
 	t.Setenv("GOMAXPROCS", "")
 	before := runtime.GOMAXPROCS(0)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })

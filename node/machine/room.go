@@ -6,19 +6,18 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// This file says in words what a cache directory may hold: its budget, or less,
-// down to nothing, while its file system lacks the room, since the free-space floor
-// wins over the budget.
+// This file says in words what a cache directory may hold: its budget, or less while its file system lacks the
+// room, even nothing. The free-space floor wins over the budget.
 
-// Room is a cache directory that is in use; sizes are in bytes.
+// Room is a cache directory that is in use. Sizes are in bytes.
 type Room struct {
 	Path string
-	// Limit is what it may hold now, Budget at most; Floor is what is to stay free
-	// on its file system.
+	// Limit is what it may hold now, Budget what it may hold at most, and Floor what must stay free on its file
+	// system.
 	Limit, Budget, Floor int64
 }
 
-// String says where a directory is and how much it may hold as things are.
+// String says where a directory is and how much it may hold at present.
 func (d Room) String() string {
 	if d.Limit >= d.Budget {
 		return fmt.Sprintf("%s up to %s", d.Path, SizeText(d.Budget))
@@ -26,8 +25,8 @@ func (d Room) String() string {
 	return fmt.Sprintf("%s up to %s now (of %s: its file system is to keep %s free)", d.Path, SizeText(d.Limit), SizeText(d.Budget), SizeText(d.Floor))
 }
 
-// Lack says that a directory may hold next to nothing, and what to do; "": it may
-// hold a block, or all of its budget.
+// Lack says that a directory may hold almost nothing, and the cure. It is empty if the directory may hold a
+// block, or all of its budget.
 func (d Room) Lack() string {
 	if d.Limit >= min(d.Budget, hearth.BlockSize) {
 		return ""
@@ -40,7 +39,7 @@ func (d Room) Lack() string {
 		most, d.Path, SizeText(d.Floor))
 }
 
-// SizeText is a number of bytes for people, in the units that the configuration reads.
+// SizeText returns a number of bytes for people, in the units that the configuration reads.
 func SizeText(n int64) string {
 	for _, u := range []struct {
 		name string

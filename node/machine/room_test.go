@@ -6,7 +6,8 @@ import (
 )
 
 func TestWords(t *testing.T) {
-	// A directory with room is told by its budget; one that lacks it by what it may hold now, with the floor and the cure once that is less than a block.
+	// A directory with room is shown with its budget. One that lacks room is shown with what it may hold now.
+	// If that is less than a block, the floor and the cure are shown, too.
 	const cure = ": 4.0 MiB of its file system are to stay free; make room there, lower --cache-free-floor"
 	for _, c := range []struct {
 		d        Room

@@ -11,19 +11,18 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// answerWait is how long the node and its mounts may take to answer before the
-// service manager is told that they serve; each answers from memory.
+// answerWait bounds how long the node and its mounts may take to answer before the service manager is told that
+// they serve. Each answers from memory.
 const answerWait = 10 * time.Second
 
-// sayInterval is how often the service manager's word for people is renewed where
-// no watchdog asks for more.
+// sayInterval is how often the status line for people is renewed if no watchdog asks for a shorter interval.
 const sayInterval = 30 * time.Second
 
-// Alive tells in a word how the node is, or why it does not answer.
+// Alive returns a line on how the node is, or the reason why it does not answer.
 type Alive func(context.Context) (says string, err error)
 
-// Ready tells the service manager, if one listens, that the node serves, once it
-// does: a node that does not answer is an error.
+// Ready tells the service manager, if there is one, that the node serves. A node that does not answer is an
+// error.
 func Ready(ctx context.Context, alive Alive) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
@@ -35,15 +34,16 @@ func Ready(ctx context.Context, alive Alive) error {
 	return nil
 }
 
-// Stopping tells it that the node is about to end.
+// Stopping tells the service manager that the node is about to end.
 func Stopping() { notify(daemon.SdNotifyStopping + "\n" + status("unmounting")) }
 
-// Say tells it in a line for people what goes on; systemctl status shows it.
+// Say tells the service manager, in a line for people, what the node does. systemctl status shows it.
 func Say(what string) { notify(status(what)) }
 
 func status(what string) string { return "STATUS=" + Line(what) }
 
-// Line is a text of which a terminal obeys nothing: keys are in it, and whatever they hold.
+// Line replaces characters in a text that a terminal might obey. The text may hold keys, which may be any
+// bytes.
 func Line(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -55,9 +55,8 @@ func Line(text string) string {
 
 func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
-// Watch tells the service manager, if one listens, how the node is, and feeds its
-// watchdog as often as the unit asks for, as long as alive answers: a node that
-// hangs is restarted.
+// Watch tells the service manager, if there is one, how the node is. As long as alive answers, it also feeds
+// the watchdog as often as the unit asks for. So a node that hangs is restarted.
 func Watch(ctx context.Context, alive Alive) error {
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -82,7 +81,7 @@ func Watch(ctx context.Context, alive Alive) error {
 		says, err := alive(check)
 		cancel()
 		switch {
-		case ctx.Err() != nil: // Stopping has been said
+		case ctx.Err() != nil: // Stopping has told it
 		case err != nil:
 			Say("does not answer: " + err.Error())
 		case watchdog > 0:

@@ -18,9 +18,8 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 )
 
-// MountedAt gives the file system type of what is mounted at dir last, "" if
-// nothing is. Only the mount table is read: a mount whose
-// process is stuck must not be touched.
+// MountedAt returns the file system type of the last mount at dir, and "" if nothing is mounted there. It reads
+// only the mount table, since a mount whose process is stuck must not be touched.
 func MountedAt(dir string) (kind string, err error) {
 	err = eachMount("/", func(m tableEntry) {
 		if m.dir == dir {
@@ -30,12 +29,12 @@ func MountedAt(dir string) (kind string, err error) {
 	return kind, err
 }
 
-// tableEntry is a line of the mount table: which directory of the file system is
-// mounted where, what kind of file system it is on which device, and its options.
+// tableEntry is a line of the mount table: which directory of a file system is mounted where, the type of the
+// file system, its device, and its options.
 type tableEntry struct{ device, root, dir, kind, options string }
 
-// eachMount calls f for every line of the mount table, in the order in which the
-// mounts were made; root is where /proc is looked for, "/" but in tests.
+// eachMount calls f for every line of the mount table, in the order in which the mounts were made. root is the
+// directory that holds /proc, which is "/" except in tests.
 func eachMount(root string, f func(tableEntry)) error {
 	table, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
 	if err != nil {
@@ -53,25 +52,24 @@ func eachMount(root string, f func(tableEntry)) error {
 	return nil
 }
 
-// Mounted are the directories where a FUSE type is mounted, as the mount table has them; none is touched.
+// Mounted returns the directories at which the mount table has a FUSE type. It touches none of them.
 func Mounted(kind string) (dirs []string) {
-	all, _ := point.All(kind) // without a table there are none
+	all, _ := point.All(kind) // without a mount table there are none
 	for _, m := range all {
 		dirs = append(dirs, m.Mountpoint)
 	}
 	return dirs
 }
 
-// deadWait is how long a mount may take to say that it lives: the kernel answers
-// for a dead one at once.
+// deadWait is how long a mount may take to show that it is alive. For a dead one the kernel answers at once.
 const deadWait = 2 * time.Second
 
-// UnmountDead takes away the mounts of a FUSE type whose process has died, those made last
-// first: of this user, and for root of all. Another user's that lets nobody in cannot be
-// told from one that lives. It says how many it found, and what of that failed.
+// UnmountDead takes away the mounts of a FUSE type whose process has died, the latest first: for a user those
+// of that user, for root all. Another user's mount that lets nobody in cannot be told from a live one. It
+// returns how many dead mounts it found, and the errors of taking them away.
 //
-// The directories of others lie in the hands of others: each is held while it is judged, and
-// what was judged is what goes.
+// Other users may change the directories of their mounts at any time. So each directory is held open while it
+// is judged, and exactly what was judged is taken away.
 func UnmountDead(kind string) (found int, failed []error) {
 	all, err := point.All(kind)
 	if err != nil {
@@ -83,9 +81,9 @@ func UnmountDead(kind string) (found int, failed []error) {
 		}
 		p, err := hold(context.Background(), m.Mountpoint)
 		if err != nil {
-			continue // nobody gets there, so that it is in nobody's way
+			continue // nobody can reach it, so it is in nobody's way
 		}
-		if p.Info != nil && p.Info.ID == m.ID && dead(p) { // else it is below another, or has gone
+		if p.Info != nil && p.Info.ID == m.ID && dead(p) { // otherwise it lies below another mount, or has gone
 			found++
 			if err := detach(p); err != nil {
 				failed = append(failed, err)
@@ -96,24 +94,24 @@ func UnmountDead(kind string) (found int, failed []error) {
 	return found, failed
 }
 
-// hold is point.Open that does not wait for long.
+// hold is point.Open with a bound on its time.
 func hold(ctx context.Context, dir string) (*point.Point, error) {
 	ctx, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
 	return point.Open(ctx, dir)
 }
 
-// dead reports whether the process of the FUSE mount has died. Nothing waits
-// for its answer for long: it may be stuck, which is not dead.
+// dead reports whether the process of the FUSE mount has died. It waits only deadWait for an answer: the
+// process may be stuck, which is not dead.
 func dead(p *point.Point) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadWait)
 	defer cancel()
 	return errors.Is(point.Answers(ctx, p.Top()), unix.ENOTCONN)
 }
 
-// CutOff has the kernel end the connections of those of dirs on which a FUSE file
-// system of that type is mounted that does not answer, and returns them: their
-// process can end then, and who waits there gets ENOTCONN.
+// CutOff finds the directories of dirs on which a FUSE file system of that type is mounted and does not answer.
+// It has the kernel end their connections, and returns them. Their process can then end, and whoever waits
+// there gets ENOTCONN.
 func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 	for _, dir := range dirs {
 		real, err := filepath.Abs(dir)
@@ -135,19 +133,19 @@ func CutOff(ctx context.Context, kind string, dirs []string) (cut []string) {
 	return cut
 }
 
-// abort has the kernel cut the connection of the FUSE mount. While that is held, nobody
-// else is given the number by which the kernel knows it. false: it cannot be asked.
+// abort has the kernel cut the connection of the FUSE mount. While the mount is held, the kernel gives its
+// number to no other mount. false means that the kernel cannot be asked.
 func abort(p *point.Point) bool {
 	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", strconv.Itoa(p.Info.Minor), "abort"), os.O_WRONLY, 0)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = f.Close() }() // the write has told
+	defer func() { _ = f.Close() }() // the write's result counts
 	_, err = f.WriteString("1")
 	return err == nil
 }
 
-// silent reports whether the mount gives no answer for deadWait, an error included.
+// silent reports whether the mount gives no answer within deadWait, not even an error.
 func silent(ctx context.Context, p *point.Point) bool {
 	waiting, cancel := context.WithTimeout(ctx, deadWait)
 	defer cancel()
@@ -159,7 +157,7 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// RealPath frees dir of symbolic links without touching what is mounted on it.
+// RealPath resolves the symbolic links of dir's parent, without touching what is mounted on dir.
 func RealPath(dir string) (string, error) {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
 	if err != nil {
@@ -168,16 +166,16 @@ func RealPath(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(dir)), nil
 }
 
-// Unmount takes away the mount of a FUSE type at dir, whoever serves it: by umount(2)
-// for root, else by fusermount3. lazy detaches it although it is in use, and so goes one
-// whose process has died: nobody can use that any more.
+// Unmount takes away the mount of a FUSE type at dir, whoever serves it: by umount(2) for root, else by
+// fusermount3. lazy detaches the mount even if it is in use. A mount whose process has died is detached in any
+// case, since nobody can use it any more.
 func Unmount(dir, kind string, lazy bool) error {
 	dir, err := RealPath(dir)
 	if err != nil {
 		return fmt.Errorf("unmount: %w", err)
 	}
 	p, err := hold(context.Background(), dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) { // a link
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) { // ELOOP: dir is a symbolic link
 		return fmt.Errorf("unmount: %w", err)
 	}
 	defer p.Close()
@@ -200,7 +198,7 @@ func Unmount(dir, kind string, lazy bool) error {
 	return nil
 }
 
-// detach takes a mount away that is held, though in use.
+// detach takes a held mount away, even if it is in use.
 func detach(p *point.Point) error {
 	dir := p.Info.Mountpoint
 	if os.Geteuid() != 0 {
@@ -212,7 +210,7 @@ func detach(p *point.Point) error {
 	return nil
 }
 
-// fusermount has the setuid helper unmount what is this user's, which it sees to.
+// fusermount has the setuid helper take a mount away. The helper checks that it is this user's.
 func fusermount(dir string, args ...string) error {
 	if text, err := exec.Command("fusermount3", append(args, dir)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("unmount %s: %w: %s", dir, err, strings.TrimSpace(string(text)))

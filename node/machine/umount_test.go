@@ -18,7 +18,8 @@ import (
 
 const ourKind = "fuse.hearth"
 
-// apart runs the test in a process with a mount namespace of its own; true: this is it.
+// apart runs the test again in a process with a mount namespace of its own. true means that this is that
+// process.
 func apart(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("HEARTH_TEST_APART") != "" {
@@ -40,7 +41,7 @@ func apart(t *testing.T) bool {
 	return false
 }
 
-// fuseMount is a FUSE mount of a user whose process answers nothing, until end kills it.
+// fuseMount is a FUSE mount of a user, whose process answers nothing until end kills it.
 func fuseMount(t *testing.T, at string, uid int) (end func()) {
 	t.Helper()
 	if err := os.MkdirAll(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // of a dead mount nobody knows that it is one
@@ -88,9 +89,8 @@ func ownTmpfs(t *testing.T) string {
 }
 
 func TestDeadMountsGo(t *testing.T) {
-	// Of root's and of a user's dead mounts, one over the other, all go; a stuck one and a
-	// victim stay, though the user has had a dead one's path lead to the victim while the
-	// stuck one was asked.
+	// Root's and a user's dead mounts, one over the other, are all taken away. A stuck mount and a victim stay,
+	// although the user made a dead mount's path lead to the victim while the stuck one was asked.
 	if !apart(t) {
 		return
 	}
@@ -107,7 +107,7 @@ func TestDeadMountsGo(t *testing.T) {
 		}
 		done <- failed
 	}()
-	// It waits for the stuck one, which was made last.
+	// UnmountDead waits for the stuck mount, which was made last.
 	if err := os.Rename(filepath.Join(dir, "u/a"), filepath.Join(dir, "u/a2")); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestDeadMountsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := <-done
-	// Where it had read the table before the swap it has left that one alone.
+	// If it had read the table before the swap, it has left that mount alone.
 	if left := mountedHere(t, dir); strings.Join(left, " ") == "victim/b u/a2/b u/c" {
 		_, failed = UnmountDead(ourKind)
 	}
@@ -128,8 +128,8 @@ func TestDeadMountsGo(t *testing.T) {
 }
 
 func TestUnmountByName(t *testing.T) {
-	// A mount of ours goes by its path, by a link to its parent too; a mount of another type,
-	// a directory, what is not there and another user's live mount are refused, each in its words.
+	// A mount of ours is taken away by its path, also by a link to its parent. A mount of another type, a plain
+	// directory, a missing path and another user's live mount are refused, each with its own message.
 	if !apart(t) {
 		return
 	}
