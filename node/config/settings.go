@@ -12,16 +12,16 @@ import (
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
-// This file tells what a node was told about its ring and cannot be meant, before
-// anything listens: names, addresses, what gossip can carry of them, and the cluster key,
-// whose file is the only thing that is looked at.
+// This file finds settings of a ring that are not valid, before anything listens: names, addresses, what
+// gossip can carry of them, and the cluster key. The key's file is the only thing outside of the settings
+// that it reads.
 //
-// The parts of the ring check themselves (peer/members, peer/secret). Here each key is put
-// alone into a configuration that is well otherwise, so that what is wrong has the name of
-// its key; what is wrong with several together is asked for last.
+// The parts of the ring check themselves (peer/members, peer/secret). Here each setting is put alone into a
+// configuration that is valid otherwise. So an error has the name of its key. What is wrong only with
+// several settings together is checked last.
 
-// ClusterKey is the cluster key that a node was given, by file or by the environment; false:
-// neither.
+// ClusterKey returns the cluster key that a node was given, by file or by the environment. false means that
+// there is none.
 func ClusterKey(r Membership) (secret.Key, bool, error) {
 	if r.KeyFile != "" {
 		k, err := secret.ReadFile(r.KeyFile)
@@ -34,7 +34,7 @@ func ClusterKey(r Membership) (secret.Key, bool, error) {
 	return k, err == nil, err
 }
 
-// RingProblems are the keys that cannot be meant, as the file names them, each with what is
+// RingProblems returns the keys whose settings are not valid, as the file names them, each with what is
 // wrong and the cure.
 func RingProblems(r Membership) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
@@ -93,7 +93,7 @@ func problems(r Membership) (all []problem) {
 		alone("node.listen", func(c *members.Config) { c.Listen = r.Listen })
 		add("node.listen", portAbove(r.Listen))
 	}
-	if !keyed && err == nil { // a key that cannot be read is not one that is missing
+	if !keyed && err == nil { // a key that cannot be read is not missing
 		add("node.listen", strangers(r.Listen))
 		if r.Listen == "" {
 			add("join", strangers(r.Join...))
@@ -105,11 +105,11 @@ func problems(r Membership) (all []problem) {
 	return all
 }
 
-// errAlone is what a cluster's settings are met with where there is no cluster.
+// errAlone is the error of a cluster setting on a node that is in no ring.
 var errAlone = errors.New("this node is in no ring: say where it listens (node.listen), and whom it joins (join), which the first node may leave out; or take this setting away")
 
-// clusterName refuses what no keys are derived for; with a key of its own, since the
-// configured one may be a pass phrase, which takes its time.
+// clusterName refuses a name for which no keys can be derived. It tries with a key of its own, since the
+// configured one may be a pass phrase, which takes time.
 func clusterName(name string) error {
 	if name == "" {
 		return nil
@@ -118,7 +118,7 @@ func clusterName(name string) error {
 	if err == nil {
 		_, err = k.Cluster(name)
 	}
-	return errors.Unwrap(err) // that it was to derive keys helps nobody
+	return errors.Unwrap(err) // without the outer "derive keys", which helps nobody
 }
 
 // portAbove refuses the one port that has none above it for peers' reads.
@@ -129,19 +129,19 @@ func portAbove(listen string) error {
 	return nil
 }
 
-// strangers refuses addresses and networks that others reach, where there is no key. The
-// address of an interface or of a name is looked at when the node starts; and who joins a
-// node elsewhere listens at no loopback address.
+// strangers refuses, without a key, addresses and networks that others can reach. The address of an
+// interface or of a name is checked when the node starts. A node that joins a node elsewhere listens at no
+// loopback address.
 func strangers(at ...string) error {
 	for _, text := range at {
-		if a, ok := address(text); ok && !a.IsLoopback() && !a.IsUnspecified() { // the wildcard is refused for what it is
+		if a, ok := address(text); ok && !a.IsLoopback() && !a.IsUnspecified() { // the wildcard is refused for another reason
 			return fmt.Errorf("%s without a cluster key: anybody who reaches this node could join. Give all nodes the same key (hearth ring key > FILE, cluster.key_file: FILE, or $%s), or listen at 127.0.0.1", text, KeyVariable)
 		}
 	}
 	return nil
 }
 
-// address is that of an address or a network, with a port or without.
+// address returns the address in the text of an address or a network, with a port or without.
 func address(text string) (netip.Addr, bool) {
 	if p, err := netip.ParseAddrPort(text); err == nil {
 		return p.Addr().Unmap(), true

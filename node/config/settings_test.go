@@ -9,7 +9,7 @@ import (
 	"github.com/hearthfs/hearth/peer/secret"
 )
 
-// told are the problems of a configuration, a line each.
+// told returns the problems of a configuration, one on each line.
 func told(r Membership) string {
 	var all []string
 	for key, err := range RingProblems(r) {
@@ -18,7 +18,7 @@ func told(r Membership) string {
 	return strings.Join(all, "\n")
 }
 
-// keyFile is a file with a good key.
+// keyFile returns the name of a file with a valid key.
 func keyFile(t *testing.T, mode os.FileMode) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "key")
@@ -32,7 +32,8 @@ func keyFile(t *testing.T, mode os.FileMode) string {
 }
 
 func TestWhatCanBeMeantIsNotRefused(t *testing.T) {
-	// No ring; a first node and one that joins it, by name, by address, by network; loopback without a key.
+	// These are valid: no ring, a first node, and one that joins it by name, by address or by network, and
+	// loopback without a key.
 	t.Setenv(KeyVariable, "")
 	key := keyFile(t, 0o640)
 	for _, r := range []Membership{
@@ -55,7 +56,7 @@ func TestWhatCanBeMeantIsNotRefused(t *testing.T) {
 }
 
 func TestWhatCannotBeMeantIsRefused(t *testing.T) {
-	// Each problem is told with its key and its cure, and a wrong key is not told as one that is missing, too.
+	// Each problem is reported with its key and its cure. A wrong key is not also reported as missing.
 	t.Setenv(KeyVariable, "")
 	key, open := keyFile(t, 0o600), keyFile(t, 0o644)
 	long := strings.Repeat("x", 200)
