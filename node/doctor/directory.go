@@ -16,13 +16,13 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// directory is a cache directory that is looked at, and what was found.
+// directory is a cache directory that is checked, with what was found.
 type directory struct {
 	disk   machine.Disk
 	floor  machine.Size
-	memory int64 // that one in memory may take, in bytes
+	memory int64 // bytes that a directory in memory may take
 	limits machine.Limits
-	node   *Running // nil: none runs
+	node   *Running // nil if no node runs
 
 	ground
 	content
@@ -33,25 +33,25 @@ type directory struct {
 // ground is where a directory lies.
 type ground struct {
 	path   string
-	at     string // itself, or the nearest one above it that is there
+	at     string // path itself, or the nearest directory above it that exists
 	place  machine.Place
-	failed error // why it can be none
+	failed error // why it cannot be a cache directory
 	owner  uint32
 	mode   os.FileMode
-	uid    uint32 // who looks
+	uid    uint32 // the user that runs the doctor
 }
 
-// content is what lies in it.
+// content is what lies in a directory.
 type content struct {
-	foreign string // a name that is not ours; "": none
-	format  int    // of hearth.json; 0: there is none that can be read
+	foreign string // a name that is not ours; "" means none
+	format  int    // of hearth.json; 0 means that none can be read
 	locked  bool   // by a process
 	holder  disk.LockHolder
 	used    int64 // bytes
-	blind   error // why that cannot be told
+	blind   error // why the content cannot be read
 }
 
-// tried is how files are written and read there.
+// tried is the result of writing and reading files in a directory.
 type tried struct {
 	broken              error
 	direct, punch       bool
@@ -59,8 +59,7 @@ type tried struct {
 	writeRate, readRate float64
 }
 
-// look looks at a directory, step by step: what a step finds decides whether there
-// is a next one.
+// look checks a directory step by step. What a step finds decides whether there is a next one.
 func (d *directory) look(ctx context.Context, tell func(...Finding)) {
 	d.ground = lookGround(d.disk.Path)
 	tell(d.judgeGround()...)
@@ -106,8 +105,8 @@ func lookGround(path string) (g ground) {
 	}
 }
 
-// lookContent looks who has the directory. The lock is taken for a moment, as readers
-// take it: a node that starts just then tries again.
+// lookContent finds who uses the directory. It takes the lock for a moment, as readers take it. A node that
+// starts just then tries again.
 func lookContent(path string) (c content) {
 	if c.foreign, c.blind = disk.Foreign(path); c.blind != nil {
 		return c
@@ -129,15 +128,15 @@ func lookContent(path string) (c content) {
 }
 
 const (
-	// mostWritten is what is written and read to learn how fast a device is: the SSD
-	// that is meant takes a few hundredths of a second for it.
+	// mostWritten is how many bytes are written and read to measure the speed of a device. A local SSD, as
+	// is recommended, takes a few hundredths of a second for it.
 	mostWritten = 8 << 20
 	step        = 1 << 20
-	// longest is how long each of writing and reading goes on.
+	// longest bounds the time of writing, and the time of reading.
 	longest = 2 * time.Second
 )
 
-// tryDevice writes and reads up to n bytes of a file without a name in dir.
+// tryDevice writes and reads up to n bytes in a file without a name in dir.
 func tryDevice(ctx context.Context, dir string, n int64) (d tried) {
 	fd, err := nameless(dir)
 	if err != nil {
@@ -151,10 +150,10 @@ func tryDevice(ctx context.Context, dir string, n int64) (d tried) {
 	}
 	buf := device.Aligned(step)
 	for i := range buf {
-		buf[i] = byte(i * 7) // what a device could not leave out
+		buf[i] = byte(i * 7) // bytes that a device cannot compress away
 	}
 	d.direct = err == nil
-	if d.direct { // some accept it here and refuse it at the first write
+	if d.direct { // some file systems accept O_DIRECT here and refuse the first write
 		if _, err := unix.Pwrite(fd, buf[:4096], 0); errors.Is(err, unix.EINVAL) {
 			d.direct = false
 			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
@@ -165,7 +164,7 @@ func tryDevice(ctx context.Context, dir string, n int64) (d tried) {
 	return d
 }
 
-// measure writes steps and reads them again.
+// measure writes steps and reads them again, and times both.
 func (d *tried) measure(ctx context.Context, fd int, buf []byte, steps int64) {
 	began := time.Now()
 	for off := int64(0); off < steps*step && time.Since(began) < longest && ctx.Err() == nil; off += step {
@@ -184,7 +183,7 @@ func (d *tried) measure(ctx context.Context, fd int, buf []byte, steps int64) {
 		return
 	}
 	d.writeRate = float64(d.written) / time.Since(began).Seconds()
-	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // or memory would answer
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // so that the page cache does not answer
 	began = time.Now()
 	read := int64(0)
 	for off := int64(0); off < d.written && time.Since(began) < longest && ctx.Err() == nil; off += step {
@@ -197,8 +196,8 @@ func (d *tried) measure(ctx context.Context, fd int, buf []byte, steps int64) {
 	d.readRate = float64(read) / time.Since(began).Seconds()
 }
 
-// nameless makes a file in dir that goes with its descriptor, however this process
-// ends; where the file system has none, one whose name is gone at once.
+// nameless makes a file in dir that disappears with its descriptor, however this process ends. If the file
+// system has no such files, it makes one and removes its name at once.
 func nameless(dir string) (fd int, err error) {
 	fd, err = unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.ENOENT) {
@@ -208,7 +207,7 @@ func nameless(dir string) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = f.Close() }() // its copy stays
-	_ = os.Remove(f.Name())          // a name that stays is seen in the directory
+	defer func() { _ = f.Close() }() // the duplicated descriptor stays
+	_ = os.Remove(f.Name())          // a name that stays is visible in the directory
 	return unix.Dup(int(f.Fd()))
 }

@@ -49,7 +49,7 @@ func (d *directory) judgeGround() []Finding {
 	return []Finding{d.say(check, OK, found, "")}
 }
 
-// judgeContent says whose the directory is, and what is to be known of its file system.
+// judgeContent says whose the directory is, and what to know about its file system.
 func (d *directory) judgeContent() (all []Finding) {
 	const check = "cache content"
 	switch {
@@ -76,10 +76,10 @@ func (d *directory) judgeContent() (all []Finding) {
 	return all
 }
 
-// fewInodes is where a file system is as good as full: names alone take dozens.
+// fewInodes is where a file system is as good as full: names alone take dozens of inodes.
 const fewInodes = 1000
 
-// judgeSpace holds the budget against what is free.
+// judgeSpace compares the budget with the free space.
 func (d *directory) judgeSpace() Finding {
 	const check = "cache space"
 	now := machine.Room{Path: d.path, Budget: d.Budget, Floor: d.Floor, Limit: min(d.Budget, max(d.used+d.place.Free-d.Floor, 0))}
@@ -99,11 +99,11 @@ func (d *directory) judgeSpace() Finding {
 	return d.say(check, OK, found, "")
 }
 
-// slow is what a device should do at least, bytes/s: a disk that turns does twice
-// that, and so does a network of a gigabit, from which the cache is to spare us.
+// slow is what a device should do at least, in bytes/s. A rotating disk does twice that. So does a network
+// of a gigabit, which the cache is to save us from.
 const slow = 50e6
 
-// judgeDevice says how files can be written and read there.
+// judgeDevice says how well files can be written and read there.
 func (d *directory) judgeDevice() (all []Finding) {
 	const check = "cache device"
 	if d.broken != nil {
@@ -124,7 +124,7 @@ func (d *directory) judgeDevice() (all []Finding) {
 	return all
 }
 
-// reason is an error without the path, which the finding names.
+// reason returns an error without the path, which the finding names already.
 func reason(err error) string {
 	var in *fs.PathError
 	if errors.As(err, &in) {

@@ -1,18 +1,17 @@
-// Package doctor looks whether Hearth can work on a machine, and says what to do
-// where it cannot.
+// Package doctor checks whether Hearth can work on a machine, and says what to do where it cannot.
 //
-// A look gathers facts: of the machine and its limits, by a mount that is tried and
-// taken away again, of each cache directory, of each origin, of the addresses and of
-// the node, if one runs. What the facts mean is said by functions without side effects,
-// so that each verdict is tested without the machine that would earn it.
+// A look gathers facts about one thing: the machine and its limits, a mount that is made and taken away
+// again, each cache directory, each origin, the addresses, or the node, if one runs. Functions without side
+// effects judge what the facts mean. So each verdict is tested without the machine that would earn it.
 //
-// Looks run beside each other, and each is given up after a bound of its own: what has
-// been found until then counts, and that no more came is a finding. A thread that waits
-// for a device cannot be killed, and would keep its process from ending: what may wait so
-// is done by processes of their own (Options.Apart), which are left to their device. Other
-// looks that are given up keep a goroutine of a command that is about to end. Nothing is left behind: files that are written to are
-// never seen under a name where the file system can do that, a cache directory that
-// does not exist is not made, an address that is free is given back.
+// Looks run at the same time, and each has a bound on its time. What a look has found by then counts, and
+// that it did not finish is a finding. A thread that waits for a device cannot be killed, and keeps its
+// process from ending. So looks that may wait for a device run in processes of their own (Options.Apart),
+// which are left to their device. Other looks that run out of time keep a goroutine, in a command that is
+// about to end.
+//
+// Nothing is left behind. Files that are written to never have a name where the file system can do that. A
+// cache directory that does not exist is not made. An address that is free is given back.
 package doctor
 
 import (
@@ -28,7 +27,7 @@ import (
 // Verdict is what a finding means for Hearth.
 type Verdict string
 
-// The verdicts: all is well; it works, and less well than it could; it does not work.
+// The verdicts mean: all is well; it works, but less well than it could; it does not work.
 const (
 	OK   Verdict = "OK"
 	Warn Verdict = "WARN"
@@ -37,36 +36,37 @@ const (
 
 // Finding is the outcome of one check.
 type Finding struct {
-	// Check says what was looked at, Subject at which one: a directory, an origin; "":
-	// there is only one.
+	// Check says what was checked. Subject says which one, a directory or an origin, and is empty if there
+	// is only one.
 	Check   string  `json:"check"`
 	Subject string  `json:"subject,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Found is what there is; Cure what to do, unless all is well.
+	// Found is what was found. Cure is what to do, unless all is well.
 	Found string `json:"found"`
 	Cure  string `json:"cure,omitempty"`
 }
 
-// Options say what is looked at.
+// Options say what is checked.
 type Options struct {
-	// Links are the origins. Alone: nothing else is looked at.
+	// Links are the origins. Alone means that nothing else is checked.
 	Links []config.Link
 	Alone bool
 	// Cache are the budgets.
 	Cache config.Cache
-	// Admin is where the node is asked; its Socket is a path, or "-".
+	// Admin is where the node answers. Its Socket is a path, or "-".
 	Admin config.Admin
-	// Ring is the node's part in one; zero: it is alone.
+	// Ring is the node's part in a ring. The zero value means that the node is alone.
 	Ring config.Membership
-	// Without is what mounts do without, AllowOther that one lets other users in.
+	// Without lists what mounts do without. AllowOther says that a mount lets other users in.
 	Without    []string
 	AllowOther bool
-	// Version is what origins are told.
+	// Version is sent to origins.
 	Version string
-	// Node asks the node at the admin socket how it is; nil, nil: none runs.
+	// Node asks the node at the admin socket how it is. A nil Running without an error means that no node
+	// runs.
 	Node func(ctx context.Context) (*Running, error)
-	// Apart has another process take LookAt with these Options and hands on what that
-	// tells; an error: it could not be begun. nil: this process does it.
+	// Apart has another process run LookAt with these Options, and passes on what that tells. An error
+	// means that the process could not be started. If Apart is nil, this process runs the look.
 	Apart func(ctx context.Context, index int, tell func(...Finding)) error
 }
 
@@ -74,13 +74,13 @@ type Options struct {
 type Running struct {
 	Version string
 	PID     int
-	// Says is the first line of its status, Well whether it is ok.
+	// Says is the first line of its status, and Well whether that is ok.
 	Says string
 	Well bool
 }
 
-// The bounds. An origin that is silent takes two attempts and a look whether it
-// speaks TLS; a disk that is merely slow writes a few megabytes within its bound.
+// The time bounds of looks. A silent origin takes two attempts, and a check whether it speaks TLS. A disk
+// that is only slow writes a few megabytes within its bound.
 const (
 	nodeBound   = 3 * time.Second
 	mountBound  = 10 * time.Second
@@ -88,15 +88,15 @@ const (
 	originBound = 20 * time.Second
 )
 
-// look is one look at the world: it tells what it finds as it goes.
+// look is one check of the world. It tells what it finds as it goes.
 type look struct {
 	check, subject string
 	bound          time.Duration
 	at             func(ctx context.Context, tell func(...Finding))
 }
 
-// Run looks at everything and returns the findings in their order. An error says
-// that ctx ended before that, and why.
+// Run checks everything and returns the findings in their order. An error says that ctx ended before that,
+// and why.
 func Run(ctx context.Context, o Options) ([]Finding, error) {
 	var found []Finding
 	if !o.Alone {
@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 	return found, nil
 }
 
-// local are the looks at this machine.
+// local returns the looks at this machine.
 func (o Options) local(running *Running) []look {
 	limits := machine.ReadLimits("/")
 	ram, err := machine.RAM(o.Cache.RAM, limits)
@@ -134,7 +134,7 @@ func (o Options) local(running *Running) []look {
 	if o.Ring.On() {
 		all = append(all, look{"ring", "", nodeBound + answerBound, func(ctx context.Context, tell func(...Finding)) { tell(atRing(ctx, o.Ring, running)...) }})
 	}
-	if err != nil { // which the look at the machine says
+	if err != nil { // the look at the machine reports this error
 		ram = 0
 	}
 	disks, err := machine.Disks(o.Cache.Disks)
@@ -150,7 +150,7 @@ func (o Options) local(running *Running) []look {
 	return all
 }
 
-// apart has looks that ask a device done by processes of their own.
+// apart has the looks that ask a device run in processes of their own.
 func (o Options) apart(looks []look) []look {
 	for i, l := range looks {
 		if o.Apart == nil || l.check != "cache directory" && l.check != "mount" {
@@ -165,7 +165,7 @@ func (o Options) apart(looks []look) []look {
 	return looks
 }
 
-// LookAt is what a process of its own does for Run.
+// LookAt runs one look for a Run in another process.
 func LookAt(ctx context.Context, o Options, index int, tell func(...Finding)) error {
 	running, _ := askNode(ctx, o)
 	looks := o.local(running)
@@ -176,7 +176,7 @@ func LookAt(ctx context.Context, o Options, index int, tell func(...Finding)) er
 	return nil
 }
 
-// together runs looks beside each other.
+// together runs looks at the same time.
 func together(ctx context.Context, looks []look) (all []Finding) {
 	found := make([][]Finding, len(looks))
 	var wait sync.WaitGroup
@@ -190,7 +190,7 @@ func together(ctx context.Context, looks []look) (all []Finding) {
 	return all
 }
 
-// run takes a look and returns what it found within its bound.
+// run runs a look and returns what it found within its bound.
 func (l look) run(ctx context.Context) (found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, l.bound)
 	defer cancel()
@@ -217,7 +217,7 @@ func (l look) run(ctx context.Context) (found []Finding) {
 	}
 }
 
-// patience is what to do about what does not answer.
+// patience returns what to do about a look that did not finish.
 func (l look) patience() string {
 	switch l.check {
 	case "origin":
@@ -230,7 +230,7 @@ func (l look) patience() string {
 	return "look at the machine's load and its log (dmesg)"
 }
 
-// Failed reports whether a finding is that something does not work.
+// Failed reports whether any finding is a Fail.
 func Failed(found []Finding) bool {
 	for _, f := range found {
 		if f.Verdict == Fail {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// verdict is what one finding is wanted to be: parts of what it says.
+// verdict is what a finding is expected to be, by parts of its text.
 type verdict struct {
 	check   string
 	verdict Verdict
@@ -33,7 +33,7 @@ type verdict struct {
 	cure    string
 }
 
-// compare holds findings against those wanted. What is not OK has a cure, and what is
+// compare compares findings with the expected ones. A finding that is not OK has a cure, and one that is OK
 // has none.
 func compare(t *testing.T, name string, got []Finding, want ...verdict) {
 	t.Helper()
@@ -56,7 +56,7 @@ func compare(t *testing.T, name string, got []Finding, want ...verdict) {
 }
 
 func TestMachines(t *testing.T) {
-	// What other machines told gives the verdicts that their heads want.
+	// Facts from other machines give the verdicts in the heads of their files.
 	trees, err := filepath.Glob("testdata/machines/*.txt")
 	if err != nil || len(trees) == 0 {
 		t.Fatal(trees, err)
@@ -80,7 +80,8 @@ func TestMachines(t *testing.T) {
 }
 
 func TestMountVerdicts(t *testing.T) {
-	// What a mount was refused for comes with the cure that package fuse knows; what it lacks with one of its own.
+	// A refused mount comes with the cure that package fuse knows. What a mount lacks has a cure of the
+	// doctor's own.
 	refused := func(text string) mounted { return mounted{failed: errors.New(text)} }
 	lacks := func(all ...string) mounted { return mounted{by: "mount(2)", stats: fuse.Stats{Lacks: all}} }
 	made := verdict{"mount", OK, "made by mount(2)", ""}
@@ -104,7 +105,7 @@ func TestMountVerdicts(t *testing.T) {
 	}
 }
 
-// at is a directory that is well, changed by change.
+// at is a sound directory with a change.
 func at(change func(d *directory)) *directory {
 	d := &directory{disk: machine.Disk{Path: "/c"}}
 	d.ground = ground{path: "/c", at: "/c", mode: 0o700 | fs.ModeDir, place: machine.Place{Path: "/c", Whole: 100 << 30, Free: 50 << 30, Inodes: 1 << 20, FileSystem: "ext4"}}
@@ -206,7 +207,7 @@ func TestOriginVerdicts(t *testing.T) {
 }
 
 func TestDoorVerdicts(t *testing.T) {
-	// Of socket, address and node, each state has its verdict.
+	// Each state of socket, address and node has its verdict.
 	const asked, unasked = "127.0.0.1:9", config.DefaultListen
 	long, file, left := filepath.Join(t.TempDir(), strings.Repeat("x", 108)), filepath.Join(t.TempDir(), "s"), filepath.Join(t.TempDir(), "s")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -248,8 +249,8 @@ func TestDoorVerdicts(t *testing.T) {
 }
 
 func TestWhatDoesNotAnswerCostsItsBound(t *testing.T) {
-	// A look that hangs after its first finding ends at its bound, with that finding and
-	// a word on the rest; one beside it is not held up.
+	// A look that hangs after its first finding ends at its bound, with that finding and a note about the
+	// rest. A look that runs beside it is not delayed.
 	synctest.Test(t, func(t *testing.T) {
 		began, stuck := time.Now(), make(chan struct{})
 		defer close(stuck)
@@ -278,7 +279,7 @@ func TestWhatDoesNotAnswerCostsItsBound(t *testing.T) {
 }
 
 func TestAnAddressThatIsInUse(t *testing.T) {
-	// An address is free once it was tried; in use by another program, or by a hearth.
+	// An address is free after it was tried. It may be in use by another program, or by a hearth.
 	free, ours := lookAddress(t.Context(), "127.0.0.1:0")
 	if free != nil || ours {
 		t.Error(free, ours)
@@ -299,7 +300,7 @@ func TestAnAddressThatIsInUse(t *testing.T) {
 }
 
 func TestLooksApart(t *testing.T) {
-	// What asks a device is done by another process; where that cannot be begun, by this one.
+	// A look that asks a device runs in another process. If that cannot be started, it runs in this one.
 	here := func(f string) func(context.Context, func(...Finding)) {
 		return func(_ context.Context, tell func(...Finding)) { tell(Finding{Check: f, Verdict: OK, Found: "here"}) }
 	}

@@ -50,7 +50,7 @@ func judgeNode(socket string, r *Running, err error) Finding {
 	return f
 }
 
-// atDoors looks whether a node could listen where it is to.
+// atDoors checks whether a node could listen where it is configured to.
 func atDoors(ctx context.Context, o Options, running *Running) (all []Finding) {
 	if o.Admin.Socket != "-" && running == nil {
 		all = append(all, judgeSocket(o.Admin.Socket, lookSocket(o.Admin.Socket)))
@@ -115,8 +115,7 @@ func judgeSocket(socket string, err error) Finding {
 	return f
 }
 
-// lookAddress listens at an address for a moment; where that is in use, it asks who
-// answers there.
+// lookAddress listens at an address for a moment. If the address is in use, it asks who answers there.
 func lookAddress(ctx context.Context, address string) (failed error, ours bool) {
 	var listen net.ListenConfig
 	l, err := listen.Listen(ctx, "tcp", address)
@@ -140,8 +139,8 @@ func lookAddress(ctx context.Context, address string) (failed error, ours bool) 
 	return err, strings.Contains(string(text), "hearth_problems")
 }
 
-// judgeAddress says whether there will be metrics. A busy default costs them, a busy
-// address that somebody asked for the node's start.
+// judgeAddress says whether there will be metrics. A busy default address costs the metrics. A busy address
+// that was configured keeps the node from starting.
 func judgeAddress(address string, runs bool, failed error, ours bool) Finding {
 	f := Finding{Check: "metrics address", Subject: address, Verdict: OK, Found: "free"}
 	switch {

@@ -16,16 +16,15 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// mounted is what became of a mount that was tried.
+// mounted is the result of a mount that was tried.
 type mounted struct {
 	failed error
-	by     string // whom the kernel let mount
+	by     string // how it was mounted
 	stats  fuse.Stats
 }
 
-// tryMount mounts an empty tree on a directory of its own and takes both away. It
-// asks for everything that a mount may have, passthrough among it: nothing but INIT
-// tells what the kernel grants.
+// tryMount mounts an empty tree on a directory of its own, and takes both away. It asks for everything that
+// a mount may have, passthrough included, since only INIT tells what the kernel grants.
 func tryMount(ctx context.Context, o Options) (m mounted) {
 	dir, err := os.MkdirTemp("", "hearth-doctor-")
 	if err != nil {
@@ -49,7 +48,7 @@ func tryMount(ctx context.Context, o Options) (m mounted) {
 	return m
 }
 
-// judge says what a kernel grants, and what to do for the rest.
+// judge says what the kernel grants, and what to do about the rest.
 func (m mounted) judge() []Finding {
 	if m.failed != nil {
 		found, cure := cured(m.failed)
@@ -67,8 +66,8 @@ func (m mounted) judge() []Finding {
 	return all
 }
 
-// cured takes a mount's error apart: package fuse has the cure in brackets at its
-// end, where there is one.
+// cured splits a mount's error into what was found and the cure. Package fuse puts the cure, where there is
+// one, in brackets at the end.
 func cured(err error) (found, cure string) {
 	text := err.Error()
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
@@ -97,7 +96,7 @@ func lackCure(name, why string) string {
 	return "run a newer kernel; what is done without it is slower, and no less right"
 }
 
-// nothing is a tree with nothing in it.
+// nothing is an empty tree.
 type nothing struct{ Options }
 
 var (
@@ -128,15 +127,15 @@ func (nothing) Hold(func(uint64) bool) func() { return func() {} }
 
 func (nothing) Subscribe(func(namespace.Change)) func() { return func() {} }
 
-// LocalFile has none.
+// LocalFile finds no file.
 func (nothing) LocalFile(*hearth.Object) (*os.File, func(), error) { return nil, nil, hearth.ErrMiss }
 
-// sampleWait is how long a cache directory may take to say whether it has a file: one
-// that does not answer is another look's finding.
+// sampleWait bounds how long a cache directory may take to say whether it has a file. A directory that does
+// not answer is the finding of another look.
 const sampleWait = time.Second
 
-// Samples are a file of each cache directory that is there, as the disk tier names
-// them: whether the kernel lends files hangs on where they lie.
+// Samples returns one file of each cache directory that exists, under the disk tier's name for it. Whether
+// the kernel lends files depends on where they lie.
 func (n nothing) Samples() (all []string) {
 	for _, d := range n.Cache.Disks {
 		name, there := filepath.Join(d.Path, disk.LabelFile), make(chan bool, 1)

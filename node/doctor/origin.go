@@ -11,20 +11,19 @@ import (
 	"github.com/hearthfs/hearth/origin"
 )
 
-// bucket is an origin that is looked at.
+// bucket is an origin that is checked.
 type bucket struct {
 	name   string
 	config origin.Config
 }
 
-// A doctor is less patient than a node: it is to find out, not to get through.
+// A doctor is less patient than a node: it is to find faults, not to get through.
 const (
 	originPatience = 5 * time.Second
 	originAttempts = 2
 )
 
-// look looks at credentials, clock and abilities of an origin, each of which may
-// fail without the others.
+// look checks credentials, clock and abilities of an origin. Each may fail without the others.
 func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 	c := b.config
 	if c.Timeout <= 0 || c.Timeout > originPatience {
@@ -45,7 +44,7 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 		have, err := k.Credentials(ctx)
 		tell(b.judgeCredentials(have, time.Now(), err))
 		if err != nil {
-			return // without any the probe says the same
+			return // without credentials the probe would fail the same way
 		}
 	}
 	if k, ok := o.(interface {
@@ -64,10 +63,10 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 	}
 }
 
-// judgeListings says what it means that listings name other versions than HEADs.
+// judgeListings says what it means if listings name other versions than HEADs.
 func (b bucket) judgeListings(key, says string, err error) []Finding {
 	if err != nil || says == "" {
-		return nil // it changed just then
+		return nil // the object changed meanwhile
 	}
 	return []Finding{{"listings", b.name, Warn, "they name other versions than HEADs (" + key + ": " + says + "), so that each name costs a HEAD once in each bound",
 		"report it to who runs the origin; nothing wrong is served"}}
@@ -96,8 +95,8 @@ func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error)
 	return f
 }
 
-// S3 refuses signatures that are off by more than 15 minutes; a minute off is a clock
-// that nobody sets.
+// S3 refuses signatures that are off by more than 15 minutes. A clock that is a minute off is not
+// synchronized.
 const (
 	clockOff    = time.Minute
 	clockBeyond = 15 * time.Minute
@@ -110,7 +109,7 @@ func (b bucket) judgeClock(ahead time.Duration, err error) []Finding {
 		f.Found = "not compared: " + err.Error()
 		return []Finding{f}
 	case err != nil:
-		return nil // whoever cannot be asked is named by the probe
+		return nil // an origin that cannot be asked is the probe's finding
 	}
 	off, word := ahead.Abs().Round(time.Second), "ahead of"
 	if ahead < 0 {
@@ -136,7 +135,7 @@ func (b bucket) failed(check string, err error) Finding {
 	return Finding{check, b.name, Fail, b.without(problem), cure}
 }
 
-// without is a problem without the origin that it begins with: the finding's subject has that.
+// without returns a problem without the origin that it begins with, since the finding's subject names that.
 func (b bucket) without(problem string) string {
 	problem = strings.TrimPrefix(problem, "open origin "+b.config.URL+": ")
 	where, rest, ok := strings.Cut(problem, ": ")
@@ -146,7 +145,7 @@ func (b bucket) without(problem string) string {
 	return problem
 }
 
-// farAway is a round trip that makes every cold look-up felt.
+// farAway is a round trip that makes every cold look-up slow enough to feel.
 const farAway = 500 * time.Millisecond
 
 func (b bucket) judgeProbe(a origin.Abilities, err error) Finding {

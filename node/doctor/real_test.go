@@ -20,7 +20,7 @@ import (
 
 func newListener() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
 
-// looked is what a look at a real directory finds.
+// looked returns what a look at a real directory finds.
 func looked(t *testing.T, path string) []Finding {
 	t.Helper()
 	d := &directory{disk: machine.Disk{Path: path, Size: machine.Size{Bytes: 16 << 20}}, floor: machine.Size{Bytes: 1 << 20},
@@ -28,7 +28,7 @@ func looked(t *testing.T, path string) []Finding {
 	return look{"cache directory", path, diskBound, d.look}.run(t.Context())
 }
 
-// names of all files below a directory, which a look must leave as they are.
+// names returns the names of all files below a directory. A look must leave them as they are.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string
@@ -42,7 +42,7 @@ func names(t *testing.T, dir string) string {
 }
 
 func TestRealDirectories(t *testing.T) {
-	// A directory is written to and left as it was; one that is not there is not made.
+	// A directory is written to and left as it was. A directory that does not exist is not made.
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestRealDirectories(t *testing.T) {
 }
 
 func TestRealDirectoriesThatAreOfNoUse(t *testing.T) {
-	// One that is read-only, a file, full, somebody else's, or in use by another.
+	// A directory may be read-only, a file, full, somebody else's, or in use by another process.
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -110,8 +110,8 @@ func TestRealDirectoriesThatAreOfNoUse(t *testing.T) {
 	}
 }
 
-// server is a real S3 server behind the fault proxy with one object in the bucket
-// "data", and the environment that reaches it.
+// server starts a real S3 server behind the fault proxy, with one object in the bucket "data", and sets the
+// environment that reaches it.
 func server(t *testing.T) (*hearthtest.Server, *faultproxy.Proxy) {
 	t.Helper()
 	s := hearthtest.StartS3(t)
@@ -132,7 +132,8 @@ func server(t *testing.T) (*hearthtest.Server, *faultproxy.Proxy) {
 }
 
 func TestRealOrigins(t *testing.T) {
-	// A real S3 server as it is, with another clock, without rights, without the bucket, silent.
+	// A real S3 server is looked at as it is, with another clock, without rights, without the bucket, and
+	// silent.
 	_, proxy := server(t)
 	date := func(ahead time.Duration) faultproxy.Rule {
 		return faultproxy.Rule{Header: map[string]string{"Date": time.Now().Add(-ahead).UTC().Format(http.TimeFormat)}}
@@ -182,7 +183,8 @@ func TestRealOrigins(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 func TestADeadOriginCostsItsBound(t *testing.T) {
-	// One that is silent, one where nobody listens and a directory that is gone are findings in their time.
+	// A silent origin, an address where nobody listens and a directory that is gone are findings within
+	// their bounds.
 	_, proxy := server(t)
 	proxy.AddRule(faultproxy.Rule{Delay: faultproxy.Duration(time.Hour)})
 	nobody, err := newListener()
@@ -206,7 +208,7 @@ func TestADeadOriginCostsItsBound(t *testing.T) {
 }
 
 func TestALookThatIsInterrupted(t *testing.T) {
-	// Whoever asks goes away: Run returns with his reason.
+	// The caller cancels: Run returns with the cause.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(os.ErrDeadlineExceeded)
 	if _, err := Run(ctx, Options{Alone: true}); err != os.ErrDeadlineExceeded {

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// mostJoined of join are asked: one that answers knows the others.
+	// mostJoined bounds the nodes of join that are asked. A node that answers knows the others.
 	mostJoined = 8
 	// answerBound is how long one of them may take.
 	answerBound = 2 * time.Second
 )
 
-// atRing looks whether a node could listen for its peers, and whether those that it is to
-// join can be reached.
+// atRing checks whether a node could listen for its peers, and whether the nodes that it is to join can be
+// reached.
 func atRing(ctx context.Context, r config.Membership, running *Running) (all []Finding) {
 	var self netip.AddrPort
 	if r.Listen != "" {
@@ -88,7 +88,7 @@ func judgeJoin(join string, self netip.AddrPort, try func(address string) error)
 	return f
 }
 
-// tryPort listens for a moment.
+// tryPort listens at a port for a moment.
 func tryPort(ctx context.Context, network string, at netip.Addr, port int) error {
 	address := net.JoinHostPort(at.String(), strconv.Itoa(port))
 	var listen net.ListenConfig
@@ -106,7 +106,7 @@ func tryPort(ctx context.Context, network string, at netip.Addr, port int) error
 	return err
 }
 
-// tryDial connects for a moment.
+// tryDial connects to an address for a moment.
 func tryDial(ctx context.Context, address string) error {
 	conn, err := (&net.Dialer{Timeout: answerBound}).DialContext(ctx, "tcp", address)
 	if err == nil {

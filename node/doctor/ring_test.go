@@ -13,7 +13,8 @@ import (
 )
 
 func TestRingVerdicts(t *testing.T) {
-	// Ports that are free, the node's own, somebody else's or forbidden; an address that is not here.
+	// Ports may be free, the node's own, somebody else's or forbidden. An address may not be this
+	// machine's.
 	at := netip.MustParseAddrPort("10.0.0.5:7946")
 	for _, c := range []struct {
 		taken   string // network and port
@@ -44,7 +45,8 @@ func TestRingVerdicts(t *testing.T) {
 }
 
 func TestNodesToJoinAreTried(t *testing.T) {
-	// Both ports of each node of join are tried, at the port that is named or the usual one; this node is not asked itself.
+	// Both ports of each node of join are tried, at the port that is named or the default one. This node
+	// itself is not asked.
 	self := netip.MustParseAddrPort("10.0.0.5:7946")
 	for join, want := range map[string]string{"a": "a:7946 a:7947", "a:5": "a:5 a:6", "[fd00::1]:9": "[fd00::1]:9 [fd00::1]:10", "fd00::1": "[fd00::1]:7946 [fd00::1]:7947", "10.0.0.5": "", "10.0.0.5:7946": "", "10.0.0.5:1": "10.0.0.5:1 10.0.0.5:2"} {
 		var tried []string
@@ -63,7 +65,7 @@ func TestNodesToJoinAreTried(t *testing.T) {
 }
 
 func TestLookAtARing(t *testing.T) {
-	// On this machine: a free address, and somebody who listens at one of the two ports of a node.
+	// On this machine there is a free address, and a listener at one of a node's two ports.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -10,20 +10,20 @@ import (
 	"github.com/hearthfs/hearth/node/machine"
 )
 
-// system is what of the machine a node depends on.
+// system is what a node depends on in the machine.
 type system struct {
 	release string // of the kernel
-	files   int64  // descriptors that a process may have; 0: not known
+	files   int64  // descriptors that a process may have; 0 means not known
 	limits  machine.Limits
-	// available is memory that can be had without swapping, swap what may be swapped
-	// to, in bytes; 0: not known, none.
+	// available is memory that can be had without swapping, and swap the size of the swap space, both in
+	// bytes. 0 means not known, or none.
 	available, swap int64
 }
 
-// readSystem reads what the kernel tells; root is where /proc is looked for.
+// readSystem reads what the kernel tells. root is the directory that holds /proc.
 func readSystem(root string, limits machine.Limits) system {
 	s := system{limits: limits}
-	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // what is not told is left out
+	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // an unknown release stays empty
 	s.release = strings.TrimSpace(string(release))
 	if words := row(root, "proc/self/limits", "Max open files"); len(words) > 0 {
 		s.files, _ = strconv.ParseInt(words[0], 10, 64)
@@ -37,7 +37,7 @@ func readSystem(root string, limits machine.Limits) system {
 	return s
 }
 
-// row is what stands behind a name in a file of /proc.
+// row returns the words behind a name in a file of /proc.
 func row(root, file, name string) []string {
 	text, _ := os.ReadFile(filepath.Join(root, file))
 	for line := range strings.Lines(string(text)) {
@@ -59,7 +59,8 @@ func (s system) kernel() Finding {
 	return Finding{Check: "kernel", Verdict: OK, Found: "Linux " + s.release}
 }
 
-// leastFiles were tried; enoughFiles do for a small cache (docs/operations.md has the sum).
+// leastFiles is the least number that was tried. enoughFiles is enough for a small cache
+// (docs/operations.md has the calculation).
 const (
 	leastFiles  = 320
 	enoughFiles = 1024
@@ -68,7 +69,7 @@ const (
 func (s system) openFiles() Finding {
 	f := Finding{Check: "open files", Verdict: OK, Found: fmt.Sprintf("%d at most", s.files)}
 	switch {
-	case s.files == 0: // unlimited, or not told
+	case s.files == 0: // unlimited, or not known
 		f.Found = "no limit"
 	case s.files < leastFiles:
 		f.Verdict, f.Cure = Fail, "raise the limit: ulimit -n 65536, LimitNOFILE=65536 in a unit, --ulimit nofile=65536 for a container"
@@ -117,7 +118,7 @@ func (s system) processors() Finding {
 	return f
 }
 
-// apart takes the cure off a line, behind the last sep.
+// apart splits a line into what was found and the cure, which stands behind the last sep.
 func apart(line, sep string) (found, cure string) {
 	if i := strings.LastIndex(line, sep); i >= 0 {
 		return line[:i], line[i+len(sep):]
