@@ -1,14 +1,14 @@
-// Package fsck checks cache directories: every block of every file is read from the device and
-// compared with its checksums, headers, indexes and small files are read, names and their node
-// ids are compared, and what belongs to nothing is named.
+// Package fsck checks cache directories. It reads every block of every file from the device and compares it
+// with its checksums. It reads headers, indexes and small files, and compares names with their node ids. It
+// names what belongs to nothing.
 //
-// A directory that a node uses is checked from within it (Node.Live), through what it has open,
-// so that what is written, moved or evicted meanwhile is no damage. Of one that no process uses
-// the lock is held meanwhile (Stopped). Both give the same findings.
+// A directory that a node uses is checked from within the node (Node.Live), through what the node has open.
+// So what is written, moved or evicted meanwhile is no damage. If no process uses the directory, the check
+// holds its lock (Stopped). Both give the same findings.
 //
-// With repair each check drops what is bad, and nothing else: blocks go one by one, names as a
-// whole, set aside, since one that is missing would be a wrong answer. They are fetched and
-// listed again.
+// With repair each check drops what is bad, and nothing else. Blocks are dropped one by one. Names are set
+// aside as a whole, since a single missing name would be a wrong answer. Blocks are then fetched again, and
+// names listed again.
 package fsck
 
 import (
@@ -29,18 +29,18 @@ import (
 	"github.com/hearthfs/hearth/node/state"
 )
 
-// Node is what of a node is checked.
+// Node has the parts of a node that are checked.
 type Node struct {
-	// Disk is its disk tier, which checks what lies in a directory; nil: it has none.
+	// Disk is its disk tier, which checks what lies in a directory. nil means that there is none.
 	Disk interface {
 		Check(ctx context.Context, r *check.Run, dir string) error
 	}
-	// Names is the database of what the node knows of its buckets, be it in memory.
+	// Names is the database of what the node knows of its buckets, even if it is in memory.
 	Names *store.Store
 }
 
-// Live checks a directory of a node from within it. Names that are not to be believed
-// are not repaired so: a kernel knows their numbers.
+// Live checks a directory of a node from within the node. It does not repair records of names that are
+// wrong, since a kernel knows their node ids.
 func (n Node) Live(ctx context.Context, dir string, r *check.Run) error {
 	if n.Disk == nil {
 		return fmt.Errorf("check %s: this node keeps nothing on disk", dir)
@@ -59,7 +59,7 @@ func (n Node) Live(ctx context.Context, dir string, r *check.Run) error {
 func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 	bad, failed, err := lookAt(ctx, n.Names.Look(), r)
 	if err == nil && failed != nil && !store.Corrupt(failed) {
-		err = failed // of the node, which may be about to end
+		err = failed // an error of the node, which may be about to end
 	}
 	if err != nil {
 		return fmt.Errorf("check the names in %s: %w", where, err)
@@ -72,7 +72,7 @@ func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 		f := check.InFile(check.Damaged, where, -1, failed.Error()+"; the node sets it aside and lists anew once a reader meets this, or now with --repair")
 		if r.Repair {
 			before := n.Names.Generation()
-			_ = records(ctx, n.Names, r, func(_, _ string) {}) // as a reader: told of below
+			_ = records(ctx, n.Names, r, func(_, _ string) {}) // as a reader would: the result is told below
 			f.Repaired = n.Names.Generation() != before
 		}
 		r.Tell(f)
@@ -80,8 +80,8 @@ func (n Node) names(ctx context.Context, where string, r *check.Run) error {
 	return nil
 }
 
-// lookAt reads all names of a database. bad are records that are not as they should be, failed is
-// why the database cannot be read as what was written; err says nothing of it.
+// lookAt reads all names of a database. bad are records that are not as they should be. failed says why the
+// database is not what was written. err is an error that says nothing about the database.
 func lookAt(ctx context.Context, look *store.Look, r *check.Run) (bad []check.Finding, failed, err error) {
 	failed = namespace.CheckKnown(look)
 	if failed == nil {
@@ -96,19 +96,19 @@ func lookAt(ctx context.Context, look *store.Look, r *check.Run) (bad []check.Fi
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
 	case errors.Is(failed, unix.EMFILE), errors.Is(failed, unix.ENFILE), errors.Is(failed, unix.ENOMEM):
-		return nil, nil, failed // of this process, not of the names
+		return nil, nil, failed // a fault of this process, not of the names
 	}
 	return bad, failed, nil
 }
 
-// records checks names, and calls bad with each record that is not as it should be.
+// records checks the names, and calls bad with each record that is not as it should be.
 func records(ctx context.Context, db namespace.RecordsDB, r *check.Run, bad func(key, why string)) error {
 	r.Files.Add(1)
 	return namespace.CheckRecords(ctx, db, bad, func(_, bytes int64) { r.Bytes.Add(bytes) })
 }
 
-// Small reads the small files of a directory, names what is not hearth's and, where
-// the directory is not in use, what was left over.
+// Small checks the small files of a directory, and names what is not hearth's. If no process uses the
+// directory, it also names what was left over.
 func Small(dir string, used bool, r *check.Run) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -125,7 +125,7 @@ func Small(dir string, used bool, r *check.Run) error {
 		switch ours, temporary := disk.Ours(e.Name()); {
 		case !ours, (small || temporary) && !e.Type().IsRegular():
 			r.Tell(check.InFile(check.Refused, name, -1, "it is not hearth's: move it away"))
-		case temporary && used: // it may be about to be renamed
+		case temporary && used: // its writer may be about to rename it
 		case temporary:
 			tell(r, check.InFile(check.Leftover, name, -1, "a process that ended left it behind"), mend)
 		case small:
@@ -142,7 +142,7 @@ func file(r *check.Run, name string, whole func([]byte) bool, mend func() error)
 	text, err := os.ReadFile(name)
 	r.Bytes.Add(int64(len(text)))
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // meanwhile
+	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
 	case check.Unreadable(err):
 		r.Tell(check.Unread(name, err))
 	case errors.Is(err, unix.EIO):

@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// cache is a directory that a node has left: some blocks, and names.
+// cache makes a directory as a node leaves it: with some blocks, and names.
 func cache(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -53,7 +53,8 @@ func write(t *testing.T, name, text string) {
 }
 
 func TestWhatIsNotHearthsIsNeverTouched(t *testing.T) {
-	// Files and directories of somebody else lie beside the cache, some named much like what a node leaves behind: a repair names each of them and removes only what a node had left.
+	// Files and directories of somebody else lie beside the cache, some with names much like what a node
+	// leaves behind. A repair names each of them and removes only what a node left.
 	dir := cache(t)
 	theirs := map[string]string{"backup.new": "backup.new/thesis", "notes.tmp": "notes.tmp", "my.probe.txt": "my.probe.txt",
 		"hearth.json.new": "hearth.json.new", "scrub.json.new": "scrub.json.new/kept", "names.corrupt-x": "names.corrupt-x/kept",

@@ -15,8 +15,8 @@ import (
 )
 
 func TestACheckOfARunningNodeSetsNothingAside(t *testing.T) {
-	// A byte of the names' database rots under a running node. A check tells of it and leaves it as it
-	// is; one with repair has the node set it aside, as a reader of the name would.
+	// A byte of the names' database rots under a running node. A check reports it and changes nothing. A
+	// check with repair has the node set the database aside, as a reader of the name would.
 	dir := t.TempDir()
 	names := filepath.Join(dir, disk.NamesDir)
 	db := openNames(t, names)

@@ -9,23 +9,23 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// Printer shows what a check tells: a line for each finding, and a last one.
+// Printer prints what a check tells: a line for each finding, and a last line with the sum.
 type Printer struct {
-	// Out takes the lines, Terminal how far the check is; nil: nobody sees that.
+	// Out takes the lines, and Terminal the progress. A nil Terminal means that nobody sees the progress.
 	Out, Terminal io.Writer
 	// Form is table, json (one document at the end) or jsonl.
 	Form string
-	// Size puts a number of bytes into words, Name makes a text fit to be shown.
+	// Size turns a number of bytes into text. Name makes a text fit to be shown.
 	Size func(int64) string
 	Name func(string) string
 
 	sum      Summary
 	findings []check.Finding
-	shown    bool // how far it is stands on the terminal
+	shown    bool // a line of progress stands on the terminal
 	err      error
 }
 
-// Tell shows one Event.
+// Tell prints one Event.
 func (p *Printer) Tell(e Event) {
 	switch {
 	case e.Finding != nil && p.Form == "json":
@@ -40,13 +40,13 @@ func (p *Printer) Tell(e Event) {
 		now := p.sum
 		now.Add(*e.Progress)
 		p.shown = true
-		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", p.says(now)) // progress that nobody can see ends nothing
+		_, _ = fmt.Fprintf(p.Terminal, "\r\x1b[K%s", p.says(now)) // a failed write of progress does not end the check
 	case e.Done != nil:
 		p.sum.Add(*e.Done)
 	}
 }
 
-// Clear takes what the terminal shows away.
+// Clear removes the progress from the terminal.
 func (p *Printer) Clear() {
 	if p.shown {
 		_, _ = fmt.Fprint(p.Terminal, "\r\x1b[K") // as above
@@ -66,7 +66,7 @@ func (p *Printer) says(s Summary) string {
 	return text
 }
 
-// count is how many there are of what a word names.
+// count returns a number with its noun in the singular or plural.
 func count(n int64, word string) string {
 	if n != 1 {
 		word += "s"
@@ -74,7 +74,7 @@ func count(n int64, word string) string {
 	return fmt.Sprintf("%d %s", n, word)
 }
 
-// End shows the sum of all directories, and returns it.
+// End prints the sum of all directories, and returns it.
 func (p *Printer) End() (Summary, error) {
 	p.Clear()
 	var err error

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// Stopped checks a directory that no process uses; disk.ErrInUse means that one does.
+// Stopped checks a directory that no process uses. The error disk.ErrInUse means that one does.
 func Stopped(ctx context.Context, dir string, r *check.Run) error {
 	release, err := disk.Own(dir)
 	if err != nil {
@@ -34,8 +34,8 @@ func Stopped(ctx context.Context, dir string, r *check.Run) error {
 	if err := checkNames(ctx, dir, r); err != nil {
 		return err
 	}
-	// The index of a directory that is opened for repair must find room, or blocks
-	// that are right would be left out of it.
+	// The index of a directory that is opened for repair must find room. Otherwise sound blocks would be
+	// left out of it.
 	pool := hearth.NewPool(1 << 50)
 	segments, objects := filepath.Join(dir, "segments"), filepath.Join(dir, "objects")
 	return errors.Join(
@@ -45,8 +45,7 @@ func Stopped(ctx context.Context, dir string, r *check.Run) error {
 		area(objects, r, func() error { return sparse.CheckClosed(ctx, objects, r) }))
 }
 
-// area calls do for a directory that is one; one that is missing is made by the next
-// start.
+// area calls do if dir is a directory. A missing one is made at the next start.
 func area(dir string, r *check.Run, do func() error) error {
 	fi, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +58,7 @@ func area(dir string, r *check.Run, do func() error) error {
 	return do()
 }
 
-// checkNames checks the names, and with repair sets aside what is not to be
-// believed.
+// checkNames checks the names. With repair it sets aside names that are not to be believed.
 func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	where := filepath.Join(dir, disk.NamesDir)
 	if !namespace.Kept(where) {
@@ -102,7 +100,7 @@ func checkNames(ctx context.Context, dir string, r *check.Run) error {
 	return nil
 }
 
-// dropPages has the files below a directory read from the device.
+// dropPages drops the files below a directory from the page cache, so that they are read from the device.
 func dropPages(dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
 	for _, name := range files {

@@ -15,7 +15,7 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// keepNames makes names that this version cannot read: a record of no format of ours.
+// keepNames makes names that this version cannot read: a record in an unknown format.
 func keepNames(t *testing.T, format byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -43,7 +43,8 @@ func repaired(t *testing.T, dir string) (all []check.Finding) {
 }
 
 func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
-	// A newer version wrote the records, or a newer Pebble the database: a repair refuses them and sets nothing aside, nor does a start.
+	// A newer version wrote the records, or a newer Pebble the database. A repair refuses them and sets
+	// nothing aside, and neither does a start.
 	records, database := keepNames(t, record.Format+1), keepNames(t, record.Format)
 	markers, err := filepath.Glob(filepath.Join(database, disk.NamesDir, "marker.format-version.*"))
 	if err != nil || len(markers) != 1 {
@@ -73,7 +74,7 @@ func TestNamesOfANewerVersionAreNotTouched(t *testing.T) {
 }
 
 func TestAClockThatWentBackIsNoDamage(t *testing.T) {
-	// The scrub noted a time that is still to come.
+	// The scrub noted a time in the future.
 	dir := cache(t)
 	write(t, filepath.Join(dir, "scrub.json"), `{"now":{"begun":99999999999},"object":"00000000000000000000000000000000"}`)
 	r := &check.Run{Found: func(f check.Finding) { t.Errorf("%s", f) }}
@@ -83,7 +84,8 @@ func TestAClockThatWentBackIsNoDamage(t *testing.T) {
 }
 
 func TestACheckShortOfDescriptorsDropsNothing(t *testing.T) {
-	// A repair of a sound cache may open no file, then one, two, and so on: it ends with an error until there are enough, and never finds anything.
+	// A repair of a sound cache may open no file, then one, then two, and so on. It ends with an error
+	// until there are enough, and never finds damage.
 	dir := cache(t)
 	write(t, filepath.Join(dir, "scrub.json"), `{"object":"00000000000000000000000000000000"}`)
 	limit, lift := hearthtest.OpenFiles(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// This file is what a check of a cache directory tells: findings, how far it is
-// and its end, from where it runs to a screen.
+// This file carries what a check of a cache directory tells, from where it runs to a screen: its findings,
+// its progress and its end.
 
-// Summary is what a check has come to; Seconds are those that it took.
+// Summary is the result of a check so far. Seconds is how long it took.
 type Summary struct {
 	Files    int64 `json:"files"`
 	Blocks   int64 `json:"blocks"`
@@ -24,12 +24,12 @@ type Summary struct {
 	Bad      int64 `json:"bad"`
 	Repaired int64 `json:"repaired"`
 	Refused  int64 `json:"refused"`
-	// Unindexed blocks were not looked at: there is no memory for their index.
+	// Unindexed counts blocks that were not checked, since there is no memory for their index.
 	Unindexed int64   `json:"unindexed,omitempty"`
 	Seconds   float64 `json:"seconds"`
 }
 
-// Add adds another directory's.
+// Add adds the Summary of another directory.
 func (s *Summary) Add(x Summary) {
 	s.Files += x.Files
 	s.Blocks += x.Blocks
@@ -41,26 +41,26 @@ func (s *Summary) Add(x Summary) {
 	s.Seconds += x.Seconds
 }
 
-// Rate is the bytes checked per second.
+// Rate returns the bytes checked per second.
 func (s Summary) Rate() int64 { return int64(float64(s.Bytes) / max(s.Seconds, 1e-3)) }
 
-// Event is one thing that a check tells: a finding, how far it is, or its end.
+// Event is one thing that a check tells: a finding, its progress, or its end.
 type Event struct {
 	Finding  *check.Finding `json:"finding,omitempty"`
 	Progress *Summary       `json:"progress,omitempty"`
-	// Done ends a whole check; Error one that broke off.
+	// Done ends a complete check, and Error one that broke off.
 	Done  *Summary `json:"done,omitempty"`
 	Error string   `json:"error,omitempty"`
 }
 
-// progressEvery is how often a check says how far it is.
+// progressEvery is how often a check tells its progress.
 const progressEvery = 500 * time.Millisecond
 
-// Watch runs a check and tells of it: each finding at once, how far it is twice a
-// second, and its end. Nothing is told two at a time.
+// Watch runs a check and tells each finding at once, the progress twice a second, and the end. It never
+// calls tell twice at the same time.
 func Watch(repair bool, do func(r *check.Run) error, tell func(Event)) error {
 	began := time.Now()
-	var mu sync.Mutex // of tell
+	var mu sync.Mutex // held during tell
 	say := func(e Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -95,13 +95,12 @@ func Watch(repair bool, do func(r *check.Run) error, tell func(Event)) error {
 	return nil
 }
 
-// readWithin is how long an asker may leave an Event unread: a check holds its cache
-// directory open meanwhile, also one that is to be let go.
+// readWithin is how long a client may leave an Event unread. Meanwhile the check holds its cache directory
+// open, even one that the node is to close.
 const readWithin = 30 * time.Second
 
-// Serve answers with one Event a line. It ends with {"done"} or {"error"}, so that an
-// answer that broke off is never taken for a clean cache. The request of an asker who
-// reads nothing for 30 s is cancelled.
+// Serve answers with one Event a line. It ends with {"done"} or {"error"}, so that an answer that broke off
+// is never taken for a clean cache. The request of a client that reads nothing for 30 s is cancelled.
 func Serve(w http.ResponseWriter, repair bool, do func(r *check.Run) error) {
 	serve(w, readWithin, repair, do)
 }
@@ -110,7 +109,7 @@ func serve(w http.ResponseWriter, within time.Duration, repair bool, do func(r *
 	e, c := json.NewEncoder(w), http.NewResponseController(w)
 	tell := func(x Event) {
 		_ = c.SetWriteDeadline(time.Now().Add(within))
-		_ = e.Encode(x) // the asker went away
+		_ = e.Encode(x) // an error means that the client went away
 		_ = c.Flush()
 	}
 	if err := Watch(repair, do, tell); err != nil {
@@ -118,7 +117,7 @@ func serve(w http.ResponseWriter, within time.Duration, repair bool, do func(r *
 	}
 }
 
-// Receive passes on what Serve answers until it ends.
+// Receive passes on what Serve answers, until the end.
 func Receive(ctx context.Context, body io.Reader, tell func(Event)) error {
 	d := json.NewDecoder(body)
 	for {

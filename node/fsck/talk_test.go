@@ -12,7 +12,7 @@ import (
 )
 
 func TestAnAskerWhoDoesNotReadEndsTheCheck(t *testing.T) {
-	// It tells of findings without end, to somebody who asked and reads nothing.
+	// The check tells findings without end to a client that reads nothing.
 	ended := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		serve(w, 50*time.Millisecond, false, func(run *check.Run) error {
