@@ -22,7 +22,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// start makes a node of a bucket without a disk tier; the test's end closes it.
+// start makes a node of a bucket without a disk tier, and closes it at the end of the test.
 func start(t *testing.T, url string, change func(*Config)) *Node {
 	t.Helper()
 	c := Config{
@@ -56,8 +56,8 @@ func client(t *testing.T, n *Node) *admin.Client {
 	return c
 }
 
-// bucket starts a real S3 server for the test, as the environment says from now on,
-// with objects in one bucket.
+// bucket starts a real S3 server for the test, with objects in one bucket. It sets the environment so that
+// nodes find the server.
 func bucket(t *testing.T, objects map[string]string) (url string) {
 	t.Helper()
 	s := hearthtest.StartS3(t)
@@ -79,8 +79,8 @@ func fill(t *testing.T, s *hearthtest.Server, bucket string, objects map[string]
 }
 
 func TestPathsWithASecondLink(t *testing.T) {
-	// Of a node that was configured with two links a path that names none leads nowhere: the message
-	// names them, but not to those who named one.
+	// A node is configured with two links. A path that names neither leads nowhere, and the message names
+	// both links. A path that names one gets no such hint.
 	url := bucket(t, map[string]string{"sub/b": "below"})
 	one := Link{Path: "/x", Origin: Origin{URL: url}}
 	two := Link{Path: "/y", Origin: Origin{URL: url}}
@@ -102,7 +102,8 @@ func TestPathsWithASecondLink(t *testing.T) {
 }
 
 func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
-	// A path within the first link means what it meant when a second origin was mounted, by each verb; it is shown as it was typed, and where it leads nowhere all links are named.
+	// A path within the first link means the same after a second origin was mounted, for each verb. It is
+	// shown as it was typed. If it leads nowhere, all links are named.
 	s := hearthtest.StartS3(t)
 	fill(t, s, s.Bucket(t, "data"), map[string]string{"models/a": "hello"})
 	fill(t, s, s.Bucket(t, "other"), map[string]string{"models/b": "12", "sets/c": "1"})
@@ -157,7 +158,7 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 }
 
 func TestCommandsThroughTheSocket(t *testing.T) {
-	// What ls, stat, cat and du ask is answered over the socket as the origin has it.
+	// What ls, stat, cat and du ask over the socket is answered as the origin has it.
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	big := strings.Repeat("0123456789abcdef", 200_000)
@@ -215,7 +216,7 @@ func TestCommandsThroughTheSocket(t *testing.T) {
 }
 
 func TestStatusKeysAreStable(t *testing.T) {
-	// Scripts read these keys; none may vanish or change its meaning.
+	// Scripts read these keys. None may vanish or change its meaning.
 	n := start(t, bucket(t, map[string]string{"a": "hello"}), func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks = false, []Disk{{Path: filepath.Join(t.TempDir(), "c"), Size: Size{Bytes: 64 << 20}}}
 		c.Cache.FreeFloor = Size{Bytes: 1 << 20}
@@ -283,7 +284,8 @@ func TestMetricsDoorShowsNothingElse(t *testing.T) {
 }
 
 func TestLivenessAndReadiness(t *testing.T) {
-	// A node whose origin cannot be read is not well, and lives: /healthz says 503 and why, /metrics goes on.
+	// A node whose origin cannot be read is not healthy, but alive: /healthz answers 503 with the reason,
+	// and /metrics goes on.
 	n := start(t, bucket(t, nil), nil)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + n.doors.Metrics.Addr().String() + path)
@@ -312,8 +314,8 @@ func TestLivenessAndReadiness(t *testing.T) {
 }
 
 func TestTheRootIsTheTableOfLinks(t *testing.T) {
-	// On a node whose one link stands at /x, / is the tree's root; other paths are
-	// taken within the link. A URL is a key, and what has no name is counted.
+	// On a node whose one link stands at /x, / is the tree's root, and other paths are taken within the
+	// link. A URL is a key. Keys without a name are counted.
 	server := hearthtest.StartFakeS3(t)
 	fill(t, server, server.Bucket(t, "data"), map[string]string{"a": "hello", "sub/b": "12", "100%25": "", "%41": "1", "sub/bad\xff": "1"})
 	n := start(t, "s3://data", func(c *Config) { c.Links[0].Path = "/deep/x" })
@@ -346,7 +348,7 @@ func TestTheRootIsTheTableOfLinks(t *testing.T) {
 }
 
 func TestWhatCannotBeReadIsAnErrorAndNoContent(t *testing.T) {
-	// The file is gone since its name was learnt: cat says so, and gives no byte.
+	// The file has gone since its name was listed: cat says so, and gives no byte.
 	s := hearthtest.StartS3(t)
 	data := s.Bucket(t, "data")
 	fill(t, s, data, map[string]string{"gone": "hello"})

@@ -11,8 +11,8 @@ import (
 )
 
 func TestOriginsAreToldProgramAndVersion(t *testing.T) {
-	// Every request of a node, those that probe included, carries the user agent
-	// hearth/VERSION, of the version that the node was given.
+	// Every request of a node, probes included, carries the user agent hearth/VERSION, with the version
+	// that the node was given.
 	var mu sync.Mutex // guards agents
 	agents := map[string]int{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

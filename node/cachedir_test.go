@@ -13,7 +13,8 @@ import (
 )
 
 func TestUnequalFileSystems(t *testing.T) {
-	// A floor in percent is each file system's own: beside a far larger one, a small one keeps its tenth free, and no more.
+	// A floor in percent is of each file system by itself. Beside a far larger file system, a small one
+	// keeps its own tenth free, and no more.
 	small, large := hearthtest.Tmpfs(t, "size=40m"), t.TempDir()
 	n := start(t, bucket(t, nil), func(c *Config) {
 		c.Cache.NoDisk, c.Cache.FreeFloor = false, Size{Percent: 10}
@@ -31,7 +32,8 @@ func TestUnequalFileSystems(t *testing.T) {
 }
 
 func TestFullFileSystem(t *testing.T) {
-	// A cache on a file system that others have filled beyond the floor promises nothing: at the start and in status, which name the cure; and it does once there is room.
+	// Others have filled the file system of a cache beyond the floor. The cache then promises nothing, at
+	// the start and in status, which name the cure. Once there is room, it does.
 	full := hearthtest.Tmpfs(t, "size=40m")
 	filler := filepath.Join(full, "filler")
 	if err := os.WriteFile(filler, make([]byte, 38<<20), 0o600); err != nil {

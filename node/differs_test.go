@@ -19,7 +19,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// listing is the address of a server before s that rewrites its listings.
+// listing is the address of a server in front of s that rewrites its listings.
 func listing(t *testing.T, s *hearthtest.Server, what *regexp.Regexp, by string) string {
 	t.Helper()
 	to, err := url.Parse(s.Endpoint)
@@ -48,8 +48,9 @@ func listing(t *testing.T, s *hearthtest.Server, what *regexp.Regexp, by string)
 }
 
 func TestAnOriginWhoseListingsAreWrong(t *testing.T) {
-	// Listings name other ETags than reads, or no sizes. Warm-up loads each file by one request, finds it the next time and
-	// checks it; du sums up what there is, S3 clients see the origin's own listings, and of ETags status says what that costs.
+	// Listings name other ETags than reads do, or no sizes. Warm-up loads each file by one request, finds
+	// it the next time, and checks it. du sums up the real sizes, and S3 clients see the origin's own
+	// listings. If ETags differ, status says what that costs.
 	for name, c := range map[string]struct {
 		what, by string
 		warns    string

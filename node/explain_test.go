@@ -15,8 +15,8 @@ import (
 )
 
 func TestExplain(t *testing.T) {
-	// What a real node says of a small and a large object: before anything is read, while
-	// a block is on its way, and when it is there. Saying it asks and counts nothing.
+	// A real node explains a small and a large object: before anything is read, while a block is fetched,
+	// and when it is there. To explain asks and counts nothing.
 	s := hearthtest.StartS3(t)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 200_000)
 	fill(t, s, s.Bucket(t, "data"), map[string]string{"small": "hello", "sub/big": string(big)})
@@ -101,8 +101,8 @@ func TestExplain(t *testing.T) {
 }
 
 func TestExplainOfNamesThatAreOld(t *testing.T) {
-	// A strict link's name is never believed, and an expired one is told without being
-	// asked for; without a disk a read is kept in memory, and then served from there.
+	// A strict link's name is never believed. An expired name is explained without a question to the
+	// origin. Without a disk a read is kept in memory, and then served from there.
 	url := bucket(t, map[string]string{"a": "hello"})
 	for freshness, says := range map[string]string{"strict": "never believed", "bounded(1ms)": "not believed any more", "immutable": "for ever"} {
 		n := start(t, url, func(c *Config) { c.Links[0].Freshness = freshness })

@@ -11,9 +11,9 @@ import (
 )
 
 func TestWhatFitsIsKnownBefore(t *testing.T) {
-	// What a set takes on disk is measured; one percent less is refused, and one percent
-	// more is room enough. How many objects of up to 64 KiB share a page depends on how fast
-	// they come: so few are among these that a page for each is less than half a percent.
+	// The test measures what a set takes on disk. One percent less room is refused, and one percent more is
+	// enough. How many objects of up to 64 KiB share a page depends on how fast they come. So there are so
+	// few of these that a page for each is less than half a percent.
 	objects := map[string]string{}
 	for i := range 300 {
 		objects[fmt.Sprintf("d%d/f%04d", i%5, i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
@@ -40,8 +40,8 @@ func TestWhatFitsIsKnownBefore(t *testing.T) {
 }
 
 func TestWhatFitsBesideAPin(t *testing.T) {
-	// Beside what is pinned as well: one percent less than both take is refused, one
-	// percent more is room enough, and what was pinned first stays.
+	// This also holds beside what is pinned: one percent less than both take is refused, one percent more
+	// is enough, and what was pinned first stays.
 	objects := map[string]string{}
 	for i := range 100 {
 		objects[fmt.Sprintf("a/f%03d", i)] = strings.Repeat(fmt.Sprint(i%10), 100_000)
@@ -70,7 +70,7 @@ func TestWhatFitsBesideAPin(t *testing.T) {
 }
 
 func TestADirectoryOutOfUseHasNoRoom(t *testing.T) {
-	// What a directory may hold is its limit less names and jobs; of one that is ejected nothing.
+	// A directory may hold its limit less names and jobs. An ejected one may hold nothing.
 	for _, c := range []struct {
 		d            disk.DirStats
 		beside, want int64
@@ -86,7 +86,7 @@ func TestADirectoryOutOfUseHasNoRoom(t *testing.T) {
 }
 
 func TestOpensAreReaders(t *testing.T) {
-	// Of a file that the kernel is lent the node sees the open and no read: it counts.
+	// Of a file that is lent to the kernel, the node sees the open but no read. So the open counts.
 	if got := asked(map[string]int64{"read": 1, "lookup": 2, "open": 4, "getattr": 8, "release": 16}); got != 7 {
 		t.Errorf("%d requests of readers, want 7", got)
 	}

@@ -10,8 +10,7 @@ import (
 )
 
 func TestFindsWhatIsLeft(t *testing.T) {
-	// A View, a file and a goroutine that nobody ends are each named; a file elsewhere
-	// is not.
+	// A View, a file and a goroutine that nobody ends are each named. A file elsewhere is not.
 	dir := t.TempDir()
 	elsewhere, err := os.Create(filepath.Join(t.TempDir(), "elsewhere"))
 	if err != nil {
@@ -65,7 +64,7 @@ func waitLong(stay <-chan struct{}, started, ended chan<- struct{}) {
 }
 
 func TestWaitsForWhatIsAboutToEnd(t *testing.T) {
-	// Views that are released while Find looks are no leak.
+	// Views that are released while findLeaks looks are no leak.
 	synctest.Test(t, func(t *testing.T) {
 		looked := 0
 		left := findLeaks(func() int64 { looked++; return int64(max(0, 3-looked)) }, nil)

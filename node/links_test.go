@@ -8,8 +8,8 @@ import (
 )
 
 func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
-	// Lines of fstab are mounted at once: whoever asks first for an origin makes its link, the others
-	// have that one, and none is refused.
+	// Lines of fstab are mounted at the same time. The first that asks for an origin makes its link, the
+	// others get that link, and none is refused.
 	n := start(t, "", func(c *Config) { c.Links = nil })
 	o := Origin{URL: "file://" + t.TempDir()}
 	var all sync.WaitGroup

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestAClosedNodeLeavesNothing(t *testing.T) {
-	// A node that listed and read a bucket through every tier is closed: no View of it
-	// lives, and no goroutine serves a connection.
+	// A node that has listed and read a bucket through every tier is closed. None of its Views is alive,
+	// and no goroutine serves a connection.
 	server := hearthtest.StartFakeS3(t)
 	bucket := server.Bucket(t, "bucket")
 	want := strings.Repeat("x", 3<<20)
@@ -55,8 +55,8 @@ func TestAClosedNodeLeavesNothing(t *testing.T) {
 }
 
 func TestANodeEndsThoughItsCacheIsGone(t *testing.T) {
-	// The cache directory is removed, and the node ended before it has noticed: what
-	// could not be written is a warning, not an error.
+	// The cache directory is removed, and the node ends before it has noticed. What could not be written is
+	// a warning, not an error.
 	server, dir := hearthtest.StartFakeS3(t), filepath.Join(t.TempDir(), "c")
 	bucket := server.Bucket(t, "bucket")
 	for _, key := range []string{"a", "b"} {
@@ -75,8 +75,8 @@ func TestANodeEndsThoughItsCacheIsGone(t *testing.T) {
 		if err := c.Cat(t.Context(), name, 0, -1, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		// The first must have its file before that is removed: else there is nothing to
-		// flush at the end, and nothing to warn of.
+		// The first file must exist before the directory is removed. Otherwise there is nothing to flush at
+		// the end, and nothing to warn of.
 		if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.disk.Stats().Dirs[0].PutBytes > 0 }) {
 			t.Fatal("the first object does not come to the disk")
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 func TestTheSameReadsGiveTheSameBytesThroughEveryTier(t *testing.T) {
-	// Bucket alone, RAM, real disks (also one that is far too small), and all of
-	// them: whatever stands between, the same random reads give the same bytes.
+	// The sources are the bucket alone, RAM, real disks (one of them far too small), and all of them.
+	// Whatever stands between, the same random reads give the same bytes.
 	s3 := hearthtest.StartS3(t)
 	bucket := s3.Bucket(t, "data")
 	sizes := []int64{1, 4095, 100_000, 1 << 20, 1<<20 + 1, 5<<20 + 77}

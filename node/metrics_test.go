@@ -21,8 +21,8 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// everything exports a status document that has all there can be, so that no metric
-// is missing because a node happens to have no mount, tier or directory.
+// everything exports a status document that has everything. So no metric is missing because a node happens
+// to have no mount, tier or directory.
 type everything struct {
 	status status.Status
 	ops    ring.SumsByDir
@@ -35,7 +35,7 @@ func (e everything) Collect(out chan<- prometheus.Metric) {
 	status.ExportMounts(e.ops, out)
 }
 
-// populate gives every figure, text, list and map of a value something.
+// populate sets every number, text, list and map of a value.
 func populate(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -69,7 +69,7 @@ func populate(v reflect.Value) {
 	}
 }
 
-// labels that metrics may have, and what bounds their values.
+// labels are the labels that metrics may have, with what bounds their values.
 func labels() map[string]string {
 	return map[string]string{
 		"answer":  "`data`, `miss` (not held), `refused` (the node has too much to do), `stale` (the version is gone), `error`, `cancelled` (who asked went away)",
@@ -100,8 +100,8 @@ func labels() map[string]string {
 	}
 }
 
-// counts are the metrics that are numbers of things, whose names need no unit: a size
-// or a time is none, and neither is a metric whose labels have different units.
+// counts are the metrics that are numbers of things, whose names need no unit. A size or a time is not one,
+// and neither is a metric whose labels have different units.
 const counts = `
 hearth_dir_declined_total hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total hearth_dir_unindexed
 hearth_egress_avoided_requests_total hearth_egress_requests_total
@@ -125,11 +125,11 @@ hearth_uncached_reads_total
 hearth_warmup_files_total hearth_warmup_running_jobs
 hearth_warnings`
 
-// suffixes of names, before _total, and the units that they say; the first that fits.
+// suffixes of names, before _total, with the units that they mean. The first that fits counts.
 var suffixes = [][2]string{{"_bytes_per_second", "bytes/s"}, {"_bytes", "bytes"}, {"_timestamp_seconds", "Unix time, in seconds"}, {"_seconds", "seconds"}, {"_ratio", "0 to 1"}}
 
-// unit is read off a metric's name, as its suffix before _total says; what has none is
-// among counts, or says whether something is so. "": it is neither.
+// unit returns the unit in a metric's name: its suffix before _total. A name without a suffix is among
+// counts, or says whether something is so. The result is empty if it is neither.
 func unit(name, help string) string {
 	for _, s := range suffixes {
 		if strings.HasSuffix(strings.TrimSuffix(name, "_total"), s[0]) {
@@ -148,7 +148,7 @@ func unit(name, help string) string {
 }
 
 func TestNamesSayTheirUnits(t *testing.T) {
-	// A name says its unit; what has none is a number of things, and known as one.
+	// A metric's name says its unit. A metric without a unit is a known number of things.
 	for name, want := range map[string]string{"hearth_x_bytes": "bytes", "hearth_x_bytes_total": "bytes", "hearth_x_rate_bytes_per_second": "bytes/s",
 		"hearth_x_seconds_total": "seconds", "hearth_x_timestamp_seconds": "Unix time, in seconds", "hearth_pins": "count", "hearth_x": "", "hearth_x_total": "", "hearth_x_ms": "", "hearth_x_ratio": "0 to 1"} {
 		if got := unit(name, "Some."); got != want {
@@ -177,7 +177,7 @@ func TestNamesSayTheirUnits(t *testing.T) {
 }
 
 func TestEachFigureOfTheNamesIsExported(t *testing.T) {
-	// Each figure that the namespace counts has a metric, which has its value.
+	// Each figure that the namespace counts has a metric with its value.
 	var s namespace.Stats
 	v := reflect.ValueOf(&s).Elem()
 	for i := range v.NumField() {
@@ -215,8 +215,8 @@ func TestEachFigureOfTheNamesIsExported(t *testing.T) {
 }
 
 func TestPathsThatAreNotUTF8AreExported(t *testing.T) {
-	// Two mount points, and two cache directories, whose names are not UTF-8: they are
-	// told apart, and nothing else is lost for them.
+	// Two mount points, and two cache directories, have names that are not UTF-8. They are kept apart, and
+	// nothing else is lost for them.
 	s := &status.Status{Tiers: []status.Tier{{Name: "disk", Dirs: []status.Dir{{Path: "/c/\xfe"}, {Path: "/c/\xff"}, {Path: "/c/\uFFFD"}}}}}
 	ops := ring.SumsByDir{}
 	for _, dir := range []string{"/job/\xfe", "/job/\xff", "/job/\uFFFD"} {
@@ -255,8 +255,8 @@ func exporter() *prometheus.Registry {
 }
 
 func TestMetricNamesAreStable(t *testing.T) {
-	// testdata/metrics.txt has every name that people's dashboards and alerts may ask for. No
-	// flag writes it: a line is added by hand with a new metric, and none is changed or taken away.
+	// testdata/metrics.txt has every name that people's dashboards and alerts may ask for. No flag writes
+	// it. A line is added by hand with a new metric, and none is changed or removed.
 	text, err := os.ReadFile(filepath.Join("testdata", "metrics.txt"))
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +286,8 @@ func TestMetricNamesAreStable(t *testing.T) {
 }
 
 func TestMetricsPageIsCurrent(t *testing.T) {
-	// docs/metrics.md has every metric that a node can export, with its kind, unit, labels and meaning; labels are bounded and counters are called so.
+	// docs/metrics.md has every metric that a node can export, with its kind, unit, labels and meaning.
+	// Labels are bounded, and counters have a counter's name.
 	families, err := exporter().Gather()
 	if err != nil || len(families) < 25 {
 		t.Fatalf("%d metrics, %v", len(families), err)

@@ -6,8 +6,8 @@ import (
 )
 
 func TestOptionsOfAMountAreKeptOrRefused(t *testing.T) {
-	// What a mount is anyway, and what the kernel takes, may be said; what it never is, and what
-	// nobody knows, is refused by name.
+	// An option may be what a mount is anyway, or what the kernel takes. An option that a mount never has,
+	// or that nobody knows, is refused by name.
 	for options, says := range map[string]string{
 		"": "", "nodev": "", "ro,nosuid,nodev,noexec": "", "rw": "take rw away", "nodev,rw": "take rw away", "suid": `"suid" is none of`, "nodev, noexec": `" noexec" is none of`,
 	} {

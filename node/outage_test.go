@@ -13,8 +13,8 @@ import (
 	"github.com/hearthfs/hearth/node/status"
 )
 
-// outage is a bucket behind a proxy that can take it away, and the configuration of
-// a node of it that keeps its cache.
+// outage is a bucket behind a proxy that can take it away, with the configuration of a node that keeps its
+// cache.
 func outage(t *testing.T, freshness string) (*hearthtest.Server, *faultproxy.Proxy, Config) {
 	t.Helper()
 	s := hearthtest.StartS3(t)
@@ -35,12 +35,12 @@ func outage(t *testing.T, freshness string) (*hearthtest.Server, *faultproxy.Pro
 		Cache: Cache{RAM: Size{Bytes: 32 << 20}, Disks: []Disk{disk}, FreeFloor: Size{Bytes: 1 << 20}}}
 }
 
-// with is what start needs to make a node of c.
+// with returns what start needs to make a node of c.
 func (c Config) with(o *Config) { o.Links, o.Cache = c.Links, c.Cache }
 
 func TestANodeStartsDuringAnOutage(t *testing.T) {
-	// The origin is away when the node starts again: what it knew goes on, status
-	// says so, and once the origin is back, all is well without a restart.
+	// The origin is away when the node starts again. What the node knew goes on, and status says so. Once
+	// the origin is back, all is well without a restart.
 	s, p, c := outage(t, "bounded(100ms)")
 	n := start(t, "", c.with)
 	cat := func(name string) (string, error) {
@@ -82,8 +82,8 @@ func TestANodeStartsDuringAnOutage(t *testing.T) {
 }
 
 func TestANodeDoesNotStartBlindly(t *testing.T) {
-	// An origin that was never seen, a strict link, stale_if_error: false and a
-	// definite answer make the start fail as ever.
+	// An origin that was never seen, a strict link, stale_if_error: false and a definite answer all make
+	// the start fail as before.
 	gone := faultproxy.Rule{Status: 404, Code: "NoSuchBucket"}
 	for name, v := range map[string]struct {
 		seen      bool
@@ -121,8 +121,8 @@ func TestANodeDoesNotStartBlindly(t *testing.T) {
 }
 
 func TestAFailureEndsThoughNobodyReads(t *testing.T) {
-	// A read fails once, and all else is cached: status is well again by itself. One key that
-	// is denied is a warning, and no problem while others can be read; if none can, it is one.
+	// A read fails once, and all else is cached: status is well again by itself. One denied key is a
+	// warning while others can be read. If none can, it is a problem.
 	s, p, c := outage(t, "immutable")
 	if _, err := s.PutBytes(t.Context(), "data", "dir/other", []byte("other bytes")); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestAFailureEndsThoughNobodyReads(t *testing.T) {
 }
 
 func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
-	// A listing fails, and nobody lists again: once the origin can be asked, status is well by itself.
+	// A listing fails, and nobody lists again. Once the origin can be asked, status is well by itself.
 	_, p, c := outage(t, "bounded(100ms)")
 	n := start(t, "", c.with)
 	n.links.list()[0].names.Pause = time.Millisecond
@@ -204,8 +204,9 @@ func TestUnaskedNamesAreAskedThoughNobodyLooks(t *testing.T) {
 }
 
 func TestObjectsThatCannotBeReadAreNoProblemOfTheirLink(t *testing.T) {
-	// The first object of a bucket is archived, or answered as nobody asked: the bucket is shown, with a warning that names it and
-	// its cure. Who reads it hears of it, and status has a warning, and no problem, though nothing else was read; others are read.
+	// The first object of a bucket is archived, or is answered in a way that nobody asked for. The bucket
+	// is shown, with a warning that names the object and its cure. A reader of the archived object gets an
+	// error. Status then has a warning, and no problem, though nothing else was read. Others can be read.
 	for name, rule := range map[string]faultproxy.Rule{
 		"archived": {Verb: faultproxy.Get, Match: "/dir/first", Status: 403, Code: "InvalidObjectState"},
 		"odd":      {Verb: faultproxy.Get, Match: "/dir/first", Whole: true},
@@ -227,7 +228,8 @@ func TestObjectsThatCannotBeReadAreNoProblemOfTheirLink(t *testing.T) {
 				err := client(t, n).Cat(t.Context(), path, 0, -1, &out)
 				return out.String(), err
 			}
-			// What is answered as a whole is whole: only a part of it, as the probe reads, is not to be had.
+			// An answer of the whole object is complete. Only a part of it, as the probe reads, cannot be
+			// had.
 			if _, err := cat("/dir/first"); (err == nil) != (name == "odd") || err != nil && !strings.Contains(err.Error(), "it is archived; restore it") {
 				t.Error(err)
 			}

@@ -14,13 +14,13 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// pinned begins a warm-up that pins, and gives it as it ended.
+// pinned begins a warm-up that pins, and returns its job as it ended.
 func pinned(t *testing.T, c *admin.Client, paths ...string) warmup.View {
 	t.Helper()
 	return ended(t, c, warmup.Request{Targets: paths, PinS: 3600}, "")
 }
 
-// until waits for a fact about the pins.
+// until waits until something is true of the pins.
 func untilPins(t *testing.T, c *admin.Client, what string, fact func([]namespace.PinView) bool) {
 	t.Helper()
 	var last []namespace.PinView
@@ -39,10 +39,9 @@ func untilPins(t *testing.T, c *admin.Client, what string, fact func([]namespace
 }
 
 func TestPinnedFilesStay(t *testing.T) {
-	// Small and large files are pinned, then sets that fill the rest of the cache are
-	// loaded one after the other, five times the budget in all, before and after a
-	// restart: the pinned files are read without an origin, and without the pin they
-	// would not all be there.
+	// Small and large files are pinned. Then sets that fill the rest of the cache are loaded one after the
+	// other, five times the budget in all, before and after a restart. The pinned files are read without an
+	// origin. Without the pin they would not all be there.
 	const budget = 16 << 20
 	server := hearthtest.StartS3(t)
 	data := server.Bucket(t, "data")
@@ -100,9 +99,9 @@ func TestPinnedFilesStay(t *testing.T) {
 }
 
 func TestPinsThatAreRefused(t *testing.T) {
-	// What does not fit beside what is pinned is refused with the numbers and pins
-	// nothing, as is what is no path; a path that is not pinned is named with the
-	// nearest that is, and what is pinned is not evicted.
+	// A set that does not fit beside what is pinned is refused with the numbers, and pins nothing. So is
+	// what is no path. The error of a path that is not pinned names the nearest pin. What is pinned is not
+	// evicted.
 	objects := map[string]string{}
 	for i := range 6 {
 		objects[fmt.Sprintf("a/f%d", i)] = strings.Repeat("a", 1<<20)
@@ -165,9 +164,8 @@ func TestPinsThatAreRefused(t *testing.T) {
 }
 
 func TestPinsFollowTheirPath(t *testing.T) {
-	// Files below a pin are overwritten, made and removed; once the node has seen that,
-	// it loads the new versions by itself, the old ones are not pinned any more, and a
-	// pinned file that is gone is told.
+	// Files below a pin are overwritten, made and removed. Once the node has seen that, it loads the new
+	// versions by itself. The old ones are no longer pinned, and a pinned file that is gone is reported.
 	server := hearthtest.StartS3(t)
 	data := server.Bucket(t, "data")
 	fill(t, server, data, map[string]string{"keep/a": "old", "keep/b": "gone soon", "keep/sub/c": strings.Repeat("c", 3<<20), "alone": "x"})

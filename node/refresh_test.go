@@ -12,8 +12,9 @@ import (
 )
 
 func TestRefreshAsksAgain(t *testing.T) {
-	// What changed, came and went in the bucket is not seen, since names are believed for long. A refresh of a name, and of a
-	// directory with what is known below it, shows it; what nobody asked for is not listed for it; an origin that cannot be asked is said.
+	// Names are believed for long, so what changed, came and went in the bucket is not seen. A refresh of a
+	// name, or of a directory with what is known below it, shows the change. It does not list what nobody
+	// asked for. If the origin cannot be asked, it says so.
 	for _, freshness := range []string{"bounded(1h)", "immutable"} {
 		s := hearthtest.StartS3(t)
 		b := s.Bucket(t, "data")

@@ -19,8 +19,8 @@ import (
 )
 
 func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
-	// The namespace's database is lost; a kernel that still holds an inode of the
-	// first run never sees its number mean something else in the second.
+	// The namespace's database is lost. A kernel that still holds an inode of the first run never sees its
+	// number mean something else in the second.
 	url, cache := bucket(t, map[string]string{"a": "hello"}), filepath.Join(t.TempDir(), "c")
 	disk := func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
@@ -47,7 +47,7 @@ func TestNodeIDsOutliveTheirDatabase(t *testing.T) {
 }
 
 func TestOneNodePerCacheDirectory(t *testing.T) {
-	// A second node with the same cache directory is refused, and says which it is.
+	// A second node with the same cache directory is refused, and the message says which process has it.
 	cache := filepath.Join(t.TempDir(), "c")
 	disk := func(c *Config) {
 		c.Cache.NoDisk, c.Cache.Disks, c.Cache.FreeFloor = false, []Disk{{Path: cache, Size: Size{Bytes: 64 << 20}}}, Size{Bytes: 1}
@@ -64,7 +64,7 @@ func TestOneNodePerCacheDirectory(t *testing.T) {
 }
 
 func TestClosedWhileItLists(t *testing.T) {
-	// A name that is not there has its directory listed behind; the node ends meanwhile,
+	// The look-up of an absent name has its directory listed in the background. The node ends meanwhile,
 	// while node ids are still given out and noted.
 	url := bucket(t, map[string]string{"a": "1", "b/c": "2"})
 	for range 20 {
@@ -79,8 +79,9 @@ func TestClosedWhileItLists(t *testing.T) {
 }
 
 func TestAfterAKilledNodeThatCannotEnd(t *testing.T) {
-	// It holds its cache directory and its metrics' port. The directory tells what is
-	// wrong, and is looked at first: who starts a node has the other cut off then.
+	// A killed node that cannot end still holds its cache directory and its metrics' port. The directory is
+	// tried first, and its error tells what is wrong. The user who starts a node then has the killed one
+	// cut off.
 	killed := exec.Command("true")
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// as is a Client of a node whose requests come from somebody.
+// as returns a Client of a node whose requests come from an asker.
 func as(t *testing.T, n *Node, who admin.Asker) *admin.Client {
 	t.Helper()
 	s := httptest.NewUnstartedServer(n.routes())
@@ -32,8 +32,8 @@ func as(t *testing.T, n *Node, who admin.Asker) *admin.Client {
 	return c
 }
 
-// shared is a node with a disk tier, two files in its origin, and one beside it, and
-// the Clients of root and two members of the group.
+// shared starts a node with a disk tier and two files in its origin. A directory with two more files lies
+// beside the origin. It returns the Clients of root and of two members of the group.
 func shared(t *testing.T) (n *Node, beside string, root, one, two *admin.Client) {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func shared(t *testing.T) (n *Node, beside string, root, one, two *admin.Client)
 	return n, beside, as(t, n, admin.Asker{Rank: admin.Owner}), member(1001), member(1002)
 }
 
-// refused holds an answer against what it must say.
+// refused compares an error with what it must say.
 func refused(t *testing.T, what string, err error, says ...string) {
 	t.Helper()
 	if admin.KindOf(err) != admin.KindRefused {
@@ -68,8 +68,8 @@ func refused(t *testing.T, what string, err error, says ...string) {
 }
 
 func TestTheGroupDoesNotMount(t *testing.T) {
-	// A member names an origin of its own and a directory of the system, takes a mount away,
-	// and has the shared cache emptied and checked: all are refused, and nothing was made.
+	// A member names an origin of its own and a directory of the system, takes a mount away, and asks to
+	// have the shared cache emptied and checked. All are refused, and nothing was made.
 	n, beside, _, one, _ := shared(t)
 	ctx, dir := t.Context(), t.TempDir()
 	for _, r := range []admin.MountRequest{{Origin: &Origin{URL: "file://" + beside}}, {Origin: &Origin{URL: "file:///etc", CAFile: "/etc/shadow"}}, {}} {
@@ -88,8 +88,8 @@ func TestTheGroupDoesNotMount(t *testing.T) {
 }
 
 func TestTheGroupReadsWhatTheNodeHas(t *testing.T) {
-	// A member reads and warms up what links lead to, by path and by URL, whatever the modes
-	// at the origin; by no spelling of a URL or a path it gets to what they do not lead to.
+	// A member reads and warms up what links lead to, by path and by URL, whatever the modes at the origin.
+	// No spelling of a URL or a path leads it to anything else.
 	n, beside, _, one, _ := shared(t)
 	ctx := t.Context()
 	open := n.links.list()[0].Origin.URL
@@ -120,7 +120,7 @@ func TestTheGroupReadsWhatTheNodeHas(t *testing.T) {
 			t.Errorf("a list with %s: %+v", name, v.Counters)
 		}
 	}
-	// A list is what the request brings along, never a file of the node's machine.
+	// A list is what the request carries, never a file of the node's machine.
 	v := ended(t, one, warmup.Request{List: filepath.Join(beside, "a")}, "/a\n")
 	if !v.State.Over() || v.Counters.Sum().Files != 1 {
 		t.Errorf("%+v", v)
@@ -128,8 +128,8 @@ func TestTheGroupReadsWhatTheNodeHas(t *testing.T) {
 }
 
 func TestOthersPinsAndJobs(t *testing.T) {
-	// Who pinned may unpin and pin anew, root may with everybody's, and another member may
-	// not; unpin of all is of one's own. So it is with a job's end and its retry.
+	// The user who pinned may unpin and pin again. Root may do so with everybody's pins, and another member
+	// may not. unpin of all ends one's own pins. The same holds for a job's end and its retry.
 	n, _, root, one, two := shared(t)
 	ctx := t.Context()
 	pin := func(c *admin.Client, path string, s int64) (*warmup.View, error) {
@@ -180,7 +180,7 @@ func TestOthersPinsAndJobs(t *testing.T) {
 }
 
 func TestOnlyTheSocketKnowsWhoAsks(t *testing.T) {
-	// At the metrics' port, and wherever else no credentials come along, there is no admin API.
+	// At the metrics' port, and wherever else no credentials come with a connection, there is no admin API.
 	n := start(t, "file://"+t.TempDir(), func(c *Config) { c.Links = nil })
 	for _, path := range []string{"/v1/status", "/v1/goroutines", "/v1/cat?path=/a&off=0&n=1", "/debug/pprof/"} {
 		resp, err := http.Get("http://" + n.doors.Metrics.Addr().String() + path)

@@ -17,20 +17,20 @@ import (
 	"github.com/hearthfs/hearth/s3gw"
 )
 
-// s3Client asks a node's endpoint for a host's path, by a key that may do all.
+// s3Client asks a node's endpoint for a path of a host, with a key that may do everything.
 type s3Client struct {
 	*testing.T
 	url string
 }
 
-// shows starts a node with an endpoint.
+// shows starts a node with an S3 endpoint.
 func shows(t *testing.T, url string, change func(*Config)) *s3Client {
 	t.Helper()
 	c, _ := showsNode(t, url, change)
 	return c
 }
 
-// showsNode is shows that gives the node as well.
+// showsNode is shows, and also returns the node.
 func showsNode(t *testing.T, url string, change func(*Config)) (*s3Client, *Node) {
 	t.Helper()
 	keys := filepath.Join(t.TempDir(), "keys")
@@ -46,7 +46,7 @@ func showsNode(t *testing.T, url string, change func(*Config)) (*s3Client, *Node
 	return &s3Client{t, "http://" + n.s3.Summary().Listen}, n
 }
 
-// ask sends a request for a path of a host; "": the address itself.
+// ask sends a request for a path of a host. An empty host means the address itself.
 func (s *s3Client) ask(method, host, target, body string) (status int, text string) {
 	s.Helper()
 	r, err := http.NewRequestWithContext(s.Context(), method, s.url+target, strings.NewReader(body))
@@ -69,8 +69,8 @@ func (s *s3Client) ask(method, host, target, body string) (status int, text stri
 }
 
 func TestBucketsAsHosts(t *testing.T) {
-	// A node is told a domain: its buckets are hosts below it, with any port, and in the path of all other
-	// hosts; a host below it that is no bucket has none.
+	// A node is configured with a domain. Its buckets are hosts below the domain, with any port, and are in
+	// the path for all other hosts. A host below the domain that is no bucket has none.
 	s := shows(t, bucket(t, map[string]string{"data/k": "of data/k", "k": "of k"}), func(c *Config) { c.S3.Domains = []string{"s3.example.org"} })
 	for _, x := range []struct {
 		host, target string
@@ -99,8 +99,8 @@ func TestBucketsAsHosts(t *testing.T) {
 }
 
 func TestALinkWhoseBucketIsConfigured(t *testing.T) {
-	// A link says that its bucket may be configured, and the node shows it so: the request gets to
-	// the bucket, which lacks a checksum; without, it is refused here.
+	// A link says that its bucket may be configured. The request then gets to the bucket, which asks for a
+	// checksum. Without the setting, the node refuses the request.
 	const tags = "<Tagging><TagSet></TagSet></Tagging>"
 	for may, want := range map[bool]string{true: "Content-MD5", false: "links[].configure"} {
 		s := shows(t, bucket(t, nil), func(c *Config) { c.Links[0].Configure = may })
@@ -111,8 +111,8 @@ func TestALinkWhoseBucketIsConfigured(t *testing.T) {
 }
 
 func TestTheMostDeletesOfARequest(t *testing.T) {
-	// A thousand keys are deleted by one request, some of them in directories that are known and one that
-	// was never there; one key more than that is refused as a whole.
+	// One request deletes a thousand keys, some of them in directories that are known, and one that never
+	// existed. A request with one key more is refused as a whole.
 	objects := map[string]string{"stays": "x"}
 	var all, more strings.Builder
 	for i := range 1001 {
@@ -144,8 +144,8 @@ func TestTheMostDeletesOfARequest(t *testing.T) {
 }
 
 func TestANodeWithTwoBucketsOfOneName(t *testing.T) {
-	// Two links lead to buckets of one name at two servers: a node that is to show them to S3 clients does
-	// not begin, and says which they are.
+	// Two links lead to buckets of one name at two servers. A node that is to show both to S3 clients does
+	// not start, and names them.
 	url, other := bucket(t, nil), hearthtest.StartFakeS3(t)
 	other.Bucket(t, "data")
 	_, err := New(t.Context(), Config{S3: s3gw.Setup{Listen: "127.0.0.1:0", Anonymous: []string{"*"}},

@@ -12,8 +12,8 @@ import (
 )
 
 func TestPage(t *testing.T) {
-	// The objects right below a prefix come a page at a time, each once, without what lies below directories; of a prefix that there is
-	// not there is none.
+	// The objects directly below a prefix come a page at a time, each once, without what lies below
+	// directories. A prefix that does not exist has none.
 	dir := t.TempDir()
 	var want []string
 	for i := range 2*pageNames + 100 {

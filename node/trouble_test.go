@@ -9,7 +9,7 @@ import (
 )
 
 func TestEachTroubleIsLoggedOnceInAWhile(t *testing.T) {
-	// A store that fails a thousand times is one line, and a second one a minute later.
+	// A store that fails a thousand times is one line of the log, and a second line a minute later.
 	var out bytes.Buffer
 	e := newTroubles(slog.New(slog.NewTextHandler(&out, nil)))
 	for range 1000 {

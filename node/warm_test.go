@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// withDisk gives a node a cache directory.
+// withDisk adds a cache directory to a node's configuration.
 func withDisk(dir string, size int64) func(*Config) {
 	return func(c *Config) {
 		c.Cache.NoDisk, c.Cache.FreeFloor = false, Size{Bytes: 1}
@@ -22,7 +22,7 @@ func withDisk(dir string, size int64) func(*Config) {
 	}
 }
 
-// ended submits a job and gives it as it ended.
+// ended submits a job and returns it as it ended.
 func ended(t *testing.T, c *admin.Client, q warmup.Request, list string) warmup.View {
 	t.Helper()
 	v, err := c.Jobs().Submit(t.Context(), q, strings.NewReader(list), false)
@@ -37,8 +37,8 @@ func ended(t *testing.T, c *admin.Client, q warmup.Request, list string) warmup.
 }
 
 func TestWarmUpByTheAPI(t *testing.T) {
-	// A job loads small and large objects into the disk tier; it is in status and
-	// metrics, listed, kept over a restart, and what it loaded is read without an origin.
+	// A job loads small and large objects into the disk tier. It is in status and metrics, is listed, and
+	// is kept over a restart. What it loaded is read without an origin.
 	server := hearthtest.StartS3(t)
 	data := server.Bucket(t, "data")
 	objects := map[string]string{"large": strings.Repeat("0123456789abcdef", 20<<20/16)}
@@ -95,8 +95,8 @@ func TestWarmUpByTheAPI(t *testing.T) {
 }
 
 func TestWarmUpThatIsRefused(t *testing.T) {
-	// What is not there, what cannot be kept and what does not fit is said at once, each
-	// with its kind; names alone need no disk.
+	// What does not exist, cannot be kept or does not fit is reported at once, each with its kind. A
+	// warm-up of names alone needs no disk.
 	url := bucket(t, map[string]string{"a": strings.Repeat("x", 12<<20), "b/c": strings.Repeat("y", 6<<20)})
 	c := client(t, start(t, url, nil))
 	for _, q := range []struct {
@@ -129,8 +129,8 @@ func TestWarmUpThatIsRefused(t *testing.T) {
 }
 
 func TestWarmUpIntoAFullCache(t *testing.T) {
-	// The cache is full of what was read often; a set that fits takes its place, small
-	// objects and large ones, and stays.
+	// The cache is full of what was read often. A set that fits, of small and large objects, takes its
+	// place and stays.
 	objects := map[string]string{}
 	for i := range 60 {
 		objects[fmt.Sprintf("old/f%02d", i)] = strings.Repeat(fmt.Sprint(i%10), 900<<10)

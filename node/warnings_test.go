@@ -12,8 +12,8 @@ import (
 )
 
 func TestAWarningIsNoProblem(t *testing.T) {
-	// An origin that throttles and a warm-up that did not get all are what the first line says, with the cure; the node is well all the same, for whoever
-	// probes it, and once the job was retried, there is nothing to be said of it.
+	// An origin throttles, and a warm-up did not load all. The first line of status says so, with the cure.
+	// The node is healthy for a probe all the same. Once the job was retried, nothing more is said of it.
 	s, p, c := outage(t, "immutable")
 	if _, err := s.PutBytes(t.Context(), "data", "dir/other", []byte("other bytes")); err != nil {
 		t.Fatal(err)

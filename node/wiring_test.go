@@ -22,7 +22,7 @@ import (
 	"github.com/hearthfs/hearth/node/wiring"
 )
 
-// volume stands where remote volumes will: a Store with counters.
+// volume stands in the place of remote volumes: a Store with counters.
 type volume struct {
 	mu     sync.Mutex // guards blocks
 	blocks map[hearth.ID][]byte
@@ -59,8 +59,8 @@ func (v *volume) Keep(_ context.Context, b hearth.Block, x *hearth.View) error {
 
 func (v *volume) Flush(context.Context) error { return nil }
 
-// loop stands where the ring will: every second block is another's, and that
-// other is this node, asked through Fill.
+// loop stands in the place of a ring: every second block is another node's, and that node is this one,
+// asked through Fill.
 type loop struct {
 	answers       wiring.Answers
 	filled, lists atomic.Int64
@@ -94,8 +94,8 @@ func (r twoWays) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 }
 
 func TestVolumeAndRingStandInTheWiring(t *testing.T) {
-	// A second store and a loop-back ring are put into the wiring and change no byte:
-	// once the bucket was read, a node with new RAM is served by the volume alone.
+	// A second store and a loop-back ring are put into the wiring and change no byte. Once the bucket was
+	// read, the volume alone serves a node with new RAM.
 	big := strings.Repeat("0123456789abcdef", 250_000)
 	url := bucket(t, map[string]string{"big": big})
 	vol := &volume{blocks: map[hearth.ID][]byte{}}
@@ -125,7 +125,7 @@ func TestVolumeAndRingStandInTheWiring(t *testing.T) {
 }
 
 func TestNodesThatCannotBe(t *testing.T) {
-	// What cannot be meant is refused before anything is opened or made.
+	// A setting that is not valid is refused before anything is opened or made.
 	for want, c := range map[string]Config{
 		"two links":      {Links: []Link{{Path: "a", Origin: Origin{URL: "s3://a"}}, {Path: "/a/", Origin: Origin{URL: "s3://b"}}}},
 		"no origin":      {Links: []Link{{Path: "/"}}},
@@ -151,7 +151,7 @@ func TestNodesThatCannotBe(t *testing.T) {
 }
 
 func TestProblemsAreAllNamed(t *testing.T) {
-	// Everything that cannot be meant is found at once, each with the place that it has in the file.
+	// All settings that are not valid are found at once, each with its place in the file.
 	c := Config{
 		Links: []Link{{Path: "/", Origin: Origin{URL: "s3://a"}}, {Path: "/x", Origin: Origin{URL: "nonsense"}}, {Path: "x/", Freshness: "soon", Configure: true}},
 		Cache: Cache{RAM: Size{Bytes: 1}, Disks: []Disk{{Path: "/d"}, {}}}, FuseWithout: []string{"wings"},
@@ -187,8 +187,8 @@ func TestAbsentOriginNamesTheCure(t *testing.T) {
 }
 
 func TestKeysOfURLs(t *testing.T) {
-	// A URL means a key byte for byte, in the longest link that holds it; an endpoint
-	// that was asked for must be the link's.
+	// A URL means a key byte for byte, in the longest link that holds it. An endpoint that was asked for
+	// must be the link's.
 	ls := &links{all: []*link{
 		{Link: Link{Path: "/", Origin: Origin{URL: "s3://a"}}},
 		{Link: Link{Path: "/img", Origin: Origin{URL: "s3://a/images/"}}, prefix: "images/"},
@@ -216,9 +216,9 @@ func TestKeysOfURLs(t *testing.T) {
 }
 
 func TestALateFailureDoesNotMakeAnOriginIll(t *testing.T) {
-	// A fetch waited out an outage and fails after another one has succeeded: status
-	// stays ok, as it does when all readers went away. One that began afterwards counts,
-	// and so does a stream that breaks off after some of its blocks.
+	// A fetch waits out an outage, and fails after another one has succeeded. Status stays ok, as it does
+	// when all readers went away. A fetch that began afterwards counts, and so does a stream that breaks
+	// off after some of its blocks.
 	n := start(t, bucket(t, nil), nil)
 	l := n.links.list()[0]
 	o := &hearth.Object{Link: l.name, Key: "k", Size: 3 * hearth.BlockSize}
