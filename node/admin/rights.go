@@ -125,7 +125,7 @@ func Check(mux *http.ServeMux, refuse func(http.ResponseWriter, error)) http.Han
 		case asker.Rank < Member:
 			refuse(w, refusal("only root, the node's user and the group "+group+" may ask this node: become one of them"))
 		case !listed:
-			refuse(w, refusal("this node is not asked for "+r.Method+" "+strconv.QuoteToASCII(r.URL.Path)+": use the hearth of its version"))
+			refuse(w, refusal("this node's API has no "+r.Method+" "+strconv.QuoteToASCII(r.URL.Path)+": use a hearth of the node's version"))
 		case asker.Rank < right.Least:
 			refuse(w, refusal("only root and the node's user may "+right.What+", not the group "+group+": "+right.Cure))
 		default:

@@ -37,7 +37,7 @@ func judgeNode(socket string, r *Running, err error) Finding {
 		f.Verdict, f.Cure = Fail, "look at its log; what it waits for is seen by curl --unix-socket "+socket+" http://node/v1/goroutines, else end it"
 		f.Found = fmt.Sprintf("one listens at %s and does not answer within %v", socket, nodeBound)
 	case err != nil:
-		f.Verdict, f.Cure = Fail, "see to what the line names, or choose another socket with --admin-socket"
+		f.Verdict, f.Cure = Fail, "fix what the line names, or choose another socket with --admin-socket"
 		f.Found = err.Error()
 	case r == nil:
 		f.Found = "none runs at " + socket

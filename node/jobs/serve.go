@@ -102,7 +102,7 @@ func (j *Jobs) retry(id string) error {
 // pinned turns the targets of a request that pins into paths of the tree, since pins follow paths.
 func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(string) string, err error) {
 	if q.PinS < warmup.Forever || q.List != "" || q.MetadataOnly || q.DryRun {
-		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: what is pinned are paths and URLs that are loaded, for a time or until they are unpinned"}
+		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: only paths and URLs that are loaded can be pinned, not a list, names alone or a dry run; for a time, or until they are unpinned"}
 	}
 	if j.parts.Owners != nil {
 		return nil, warmup.Refusal("a pin keeps what this node holds, and on a member of a ring most of it lies at other nodes: " +

@@ -75,7 +75,7 @@ func New(ctx context.Context, o Options, id string) (*Part, error) {
 	}
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != len(members.ID{}) {
-		return nil, wrong(fmt.Errorf("the cache directory's node id %q is none: 32 hexadecimal digits", id))
+		return nil, wrong(fmt.Errorf("the cache directory's node id %q is not 32 hexadecimal digits", id))
 	}
 	r := &Part{Router: route.New(members.ID(b).String()), o: o, load: keepsNothing}
 	key, err := keyOf(o.Membership)
