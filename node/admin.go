@@ -71,10 +71,10 @@ func (n *Node) addHealth(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		if s := n.Status(r.Context()); len(s.Problems) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = fmt.Fprintln(w, machine.Line(s.Says)) // whoever asked went away
+			_, _ = fmt.Fprintln(w, machine.Line(s.Says)) // an error means that the client went away
 			return
 		}
-		_, _ = fmt.Fprintln(w, "ok") // whoever asked went away
+		_, _ = fmt.Fprintln(w, "ok") // an error means that the client went away
 	})
 }
 

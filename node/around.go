@@ -29,7 +29,7 @@ import (
 // with 8, 59 s with 16 and 60 s with 32.
 const ringAhead = 16 * hearth.ExtentBlocks * hearth.BlockSize
 
-// around is this node's part in a ring: the router that its reads go through, what it answers peers, and, once
+// around is this node's part in a ring. It has the router of its reads, what it answers peers, and, once
 // the node has joined, the other members.
 type around struct {
 	*route.Router

@@ -41,7 +41,7 @@ func (ls *links) holding(url string) (found *link, key string, err error) {
 // keyed is what a URL means: the object of exactly that key, and the directory of the keys below it.
 type keyed struct {
 	key  string
-	file *namespace.Node // nil: there is none
+	file *namespace.Node // nil if there is none
 	dir  *namespace.Node // nil if there is none, or if it was not asked for
 }
 

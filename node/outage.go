@@ -16,9 +16,10 @@ import (
 // probeAgain is the pause between two probes of an origin that could not be asked when its link was made.
 const probeAgain = 2 * time.Second
 
-// goOn decides about a link whose origin failed its probe with cause. If the origin cannot be asked now, and
-// its names are known from before, the link goes on with those names: goOn returns nil, and the caller probes
-// again (tryAgain). Otherwise goOn returns the cause: the origin was never seen, or it gave a definite answer.
+// goOn decides about a link whose origin failed its probe with cause. If the origin cannot be asked now,
+// but its names are known from before, the link goes on with those names. Then goOn returns nil, and the
+// caller probes again (tryAgain). Otherwise goOn returns the cause: the origin was never seen, or it gave a
+// definite answer.
 func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	if ctx.Err() != nil || !origin.Away(cause) {
 		return watch.Explained(cause)

@@ -166,7 +166,7 @@ func TestAFailureEndsThoughNobodyReads(t *testing.T) {
 	gets := p.Stats().Get.Requests
 	read("/dir/other", false)
 	says("", warning)
-	read("/dir/known", true) // cached: it says nothing
+	read("/dir/known", true) // cached, so it says nothing
 	says("", warning)
 	if got := p.Stats().Get.Requests; got == gets {
 		t.Error("a denied key was not asked for")

@@ -68,7 +68,7 @@ func refused(t *testing.T, what string, err error, says ...string) {
 }
 
 func TestTheGroupDoesNotMount(t *testing.T) {
-	// A member names an origin of its own and a directory of the system, takes a mount away, and asks to
+	// A member names an origin of its own and a directory of the system, and takes a mount away. It asks to
 	// have the shared cache emptied and checked. All are refused, and nothing was made.
 	n, beside, _, one, _ := shared(t)
 	ctx, dir := t.Context(), t.TempDir()

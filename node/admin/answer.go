@@ -10,8 +10,8 @@ import (
 // This file has the errors with which a node refuses a request: a kind that the caller can act on, and a line
 // for people.
 
-// Error is the admin API's answer when it does not do what was asked: a kind, which a command turns into its
-// exit code, and one line for people.
+// Error is the admin API's answer when it does not do what was asked. It has a kind, which a command turns
+// into its exit code, and one line for people.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"error"`

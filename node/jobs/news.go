@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// A change is followed up after a second without another change, and after ten seconds at most: a listing
-	// that finds many changes brings them page by page.
+	// A change is followed up after a second without another change, and after ten seconds at most. A
+	// listing that finds many changes brings them page by page.
 	quietFor, waitMost = time.Second, 10 * time.Second
 	// mostChanged bounds the names that are loaded one by one. If there are more, all that their pins hold is
 	// looked at.

@@ -20,9 +20,9 @@ import (
 // This file keeps in the disk tier what is pinned.
 //
 // A pin is a path of the tree, kept in the namespace's database, and the set of the versions that its names
-// mean, which the disk tier does not evict (warmup.Pins). A warm-up with PinS makes a pin. Its record is
-// written before the job begins. When the job has ended, the pin's set replaces the job's own. If the job was
-// refused, failed or was cancelled, the record is removed, unless the path was pinned before.
+// mean. The disk tier does not evict these versions (warmup.Pins). A warm-up with PinS makes a pin. Its
+// record is written before the job begins. When the job has ended, the pin's set replaces the job's own. If
+// the job was refused, failed or was cancelled, the record is removed, unless the path was pinned before.
 //
 //	start    the known names below each pin are walked without asking an origin;
 //	         before that is done, nothing is evicted and no job begins
@@ -31,8 +31,8 @@ import (
 //	         are rebuilt, so that old versions leave them
 //	end      at the time that was given, or by unpin: the record and the set are removed
 //
-// The same walk adds up what a pin needs on disk. Pins may lie below each other: then the sum of the outer one
-// counts. A job refuses to load a set of names that does not fit beside what is pinned elsewhere.
+// The same walk adds up what a pin needs on disk. Pins may lie below each other: then the sum of the outer
+// one counts. A job refuses to load a set of names that does not fit beside what is pinned elsewhere.
 
 // PinParts are the parts of a node that pins work with.
 type PinParts struct {

@@ -126,7 +126,7 @@ func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(st
 	return func(path string) string { return path }, nil
 }
 
-// watch answers with a line for each change of a job until the job is over, so that an answer that broke off is
+// watch answers with a line for each change of a job until the job is over. So an answer that broke off is
 // never taken for the job's end.
 func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// toldFor is how long a job that did not load all is shown: for a person who comes to see why the job that
-	// needs the data is slow.
+	// toldFor is how long a job that did not load all is shown. It is for a person who comes to see why the
+	// job that needs the data is slow.
 	toldFor = time.Hour
 	// mostTold bounds the jobs that are shown, so that a screen has room for the rest.
 	mostTold = 3

@@ -12,8 +12,9 @@ import (
 )
 
 func TestRAM(t *testing.T) {
-	// The budget is a tenth of the memory, between 64 MiB and 4 GiB, or a quarter where that is less, unless a
-	// size or share that fits is configured. If it does not fit, the line names both limits and the cure.
+	// The budget is a tenth of the memory, between 64 MiB and 4 GiB, or a quarter where that is less. A
+	// configured size or share that fits replaces it. If it does not fit, the line names both limits and
+	// the cure.
 	for _, c := range []struct {
 		s           Size
 		limit, want int64

@@ -18,7 +18,7 @@ import (
 )
 
 // Beside is what the Go heap may hold in addition to the RAM budget, in bytes, before the collector works
-// harder: the namespace's 64 MiB, queues, the runtime itself.
+// harder. It is for the namespace's 64 MiB, queues, and the runtime itself.
 const Beside = 192 << 20
 
 // LimitHeap limits the Go heap to the RAM budget plus Beside, and to nine tenths of the memory that this

@@ -13,8 +13,8 @@ import (
 )
 
 func TestLimits(t *testing.T) {
-	// The limits of memory and processor time are found as machines and containers of both cgroup versions show
-	// them: the smallest of all that hold, wherever the mount shows them.
+	// The limits of memory and processor time are found as machines and containers of both cgroup versions
+	// show them. The smallest of all that hold counts, wherever the mount shows them.
 	trees, err := filepath.Glob("testdata/limits/*.txt")
 	if err != nil || len(trees) == 0 {
 		t.Fatal(trees, err)

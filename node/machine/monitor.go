@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// monitorSlack is how late the runtime's monitor (sysmon) may be woken. From the moment that something runs, it
-// looks every 20 us whether a thread is stuck in the kernel with its processor. With the kernel's usual 50 us
-// on top, that makes 14,000 looks a second. This is a tenth of the CPU time that a ring's nodes spend on an
-// epoch of small files, where each request finds its node idle (bench, W6 epoch). With 250 us it is a quarter
-// of that. With a millisecond it was no less, and a stuck processor was missed for longer: the slowest
-// hundredth of reads took half as long again. A thread that the monitor starts in place of a stuck one inherits
-// the slack, so its timers come as late.
+// monitorSlack is how late the runtime's monitor (sysmon) may be woken. From the moment that something
+// runs, it looks every 20 us whether a thread is stuck in the kernel with its processor. With the kernel's
+// usual 50 us on top, that makes 14,000 looks a second. In an epoch of small files, where each request
+// finds its node idle (bench, W6 epoch), this is a tenth of what a ring's nodes spend. With 250 us it is a
+// quarter of that. With a millisecond it was no less, and a stuck processor was missed for longer: the
+// slowest hundredth of reads took half as long again. A thread that the monitor starts in place of a stuck
+// one inherits the slack, so its timers come as late.
 const monitorSlack = 250 * time.Microsecond
 
 // easeMonitor has the kernel wake the runtime's monitor up to 250 us late, so that it runs less often. It takes

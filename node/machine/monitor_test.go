@@ -17,7 +17,7 @@ func TestTheMonitorMayBeWokenLate(t *testing.T) {
 	err := easeMonitor()
 	if errors.Is(err, unix.EPERM) {
 		if data, _ := os.ReadFile("/proc/self/status"); !strings.Contains(string(data), "CapEff:\t000001ffffffffff") {
-			return // who may not is told so
+			return // without the right, an error says so
 		}
 	}
 	if err != nil {

@@ -29,8 +29,8 @@ func MountedAt(dir string) (kind string, err error) {
 	return kind, err
 }
 
-// tableEntry is a line of the mount table: which directory of a file system is mounted where, the type of the
-// file system, its device, and its options.
+// tableEntry is a line of the mount table. It says which directory of a file system is mounted where, the
+// type of the file system, its device, and its options.
 type tableEntry struct{ device, root, dir, kind, options string }
 
 // eachMount calls f for every line of the mount table, in the order in which the mounts were made. root is the

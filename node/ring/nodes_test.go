@@ -51,7 +51,7 @@ type rig struct {
 	bucket string
 	files  map[string][]byte
 	log    *slog.Logger
-	change func(*node.Config) // of nodes that are started; nil: none
+	change func(*node.Config) // of nodes that are started; nil means no change
 }
 
 // member is one node of the rig.

@@ -11,14 +11,15 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// This file explains a file: where its bytes lie on this node, how long its name may still be believed, whether
-// a kernel would be lent it, and what a read would do now.
+// This file explains a file. It says where the file's bytes lie on this node, and how long its name may
+// still be believed. It says whether a kernel would be lent the file, and what a read would do now.
 //
-// All of it comes from what the tiers know without reading. In a ring, the owners of what is not here are asked
-// one question. No admission or eviction policy hears of it, nothing is fetched or verified for it, and it
-// holds only for the moment. A read goes through the tiers in their order: memory, disk, a fetch in flight, and
-// else one ranged GET. The GET is of the whole block where a tier would keep it, and of what was asked for
-// where none would.
+// All of it comes from what the tiers know without reading. In a ring, the owners of what is not here are
+// asked one question. No admission or eviction policy hears of it, nothing is fetched or verified for it,
+// and it holds only for the moment.
+//
+// A read goes through the tiers in their order: memory, disk, a fetch in flight, and else one ranged GET.
+// The GET is of the whole block where a tier would keep it, and of what was asked for where none would.
 
 // ExplainedBy is what a node knows of an object. Funcs of the disk tier are nil if there is none.
 type ExplainedBy struct {

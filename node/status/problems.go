@@ -66,8 +66,9 @@ func minutes(t time.Time) int { return int(time.Since(t).Minutes()) }
 // other by then: a round of asking for them takes at most half of it.
 const settle = time.Minute
 
-// ringProblems returns the problems of a node that should be in a ring: the ring refuses it, it has been alone
-// for more than a minute, another node has its place, or none of the others answers it. A nil ring has none.
+// ringProblems returns the problems of a node that should be in a ring. The ring refuses it, it has been
+// alone for more than a minute, another node has its place, or none of the others answers it. A nil ring
+// has none.
 func ringProblems(r *RingLine) (all []string) {
 	if r == nil {
 		return nil
@@ -96,8 +97,8 @@ func barred(r *RingLine) string {
 	return some(who, r.Unreachable) + "; look whether that port is open both ways, and what the logs of both say: reads go around, to other nodes and the bucket"
 }
 
-// ringWarnings returns what a person should know while the node is well: members that are missing, that cannot
-// be asked or that are of another ring, and that the node donates nothing. A nil ring has none.
+// ringWarnings returns what a person should know while the node is well: members that are missing, cannot
+// be asked or are of another ring. It also says if the node donates nothing. A nil ring has none.
 func ringWarnings(r *RingLine) (all []string) {
 	if r == nil {
 		return nil

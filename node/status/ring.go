@@ -30,9 +30,9 @@ type RingReads struct {
 	// Strays are bytes that a warm-up here had another rank load, this node itself among them, since the owner
 	// did not answer. If the owner loaded them as well, they were read twice.
 	Strays int64 `json:"strays"`
-	// Passed counts blocks that an owner did not give, so that the read went past it, by reason: silent, down,
-	// refused, memory (this node had none for the answer) or failed. Most is how many owners a single read
-	// asked in vain.
+	// Passed counts blocks that an owner did not give, so that the read went past it. It counts them by
+	// reason: silent, down, refused, memory (this node had none for the answer) or failed. Most is how many
+	// owners a single read asked in vain.
 	Passed map[string]int64 `json:"passed"`
 	Most   int64            `json:"most"`
 	// Peeks counts blocks for which former owners were asked. Found are blocks that one of them had. Late are

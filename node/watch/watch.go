@@ -1,5 +1,5 @@
-// Package watch observes what is asked of origins: which versions are gone, for whom a fetch is, which listings
-// run, how healthy an origin is, and what slows readers down.
+// Package watch observes what is asked of origins. It finds which versions are gone, for whom a fetch is,
+// which listings run, how healthy an origin is, and what slows readers down.
 package watch
 
 import (
