@@ -33,8 +33,8 @@ type news struct {
 	gen   int64              // the generation of the database at the last look
 	lost  bool               // the database is new, and what is pinned is not listed in it yet
 
-	changed     map[string]bool // paths
-	first, last time.Time       // change
+	changed     map[string]bool // paths to load
+	first, last time.Time       // when the first and the last of these changed
 	job         string          // the warm-up that follows the changes; "" means none
 	ended       []warmup.Record // jobs that ended while job was beginning
 	loading     []string        // the paths that job loads

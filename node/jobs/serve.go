@@ -131,7 +131,7 @@ func (j *Jobs) pinned(ctx context.Context, q *warmup.Request) (canonical func(st
 func (j *Jobs) watch(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)
 	tell := func(l warmup.Update) {
-		_ = e.Encode(l) // the asker went away
+		_ = e.Encode(l) // an error means that the client went away
 		if f, ok := w.(http.Flusher); ok {
 			f.Flush()
 		}
@@ -166,5 +166,5 @@ func (j *Jobs) found(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer in.Close()
-	_, _ = io.Copy(w, in) // the asker went away
+	_, _ = io.Copy(w, in) // an error means that the client went away
 }
