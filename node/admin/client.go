@@ -204,8 +204,8 @@ func (c *Client) Pins(ctx context.Context) (all []namespace.PinView, err error) 
 	return all, c.call(ctx, http.MethodGet, "/v1/pins", nil, &all)
 }
 
-// Unpin ends the pins of paths, and returns the paths whose pins ended. Without paths it ends all pins of the
-// caller.
+// Unpin ends the pins of paths, and returns the paths whose pins ended. Without paths it ends all pins that
+// the caller may end.
 func (c *Client) Unpin(ctx context.Context, paths []string) (ended []string, err error) {
 	return ended, c.call(ctx, http.MethodDelete, "/v1/pins?"+url.Values{"path": paths}.Encode(), nil, &ended)
 }

@@ -174,7 +174,7 @@ func (k *Keeper) wakeUp() {
 	}
 }
 
-// settle handles the pins whose first job ended while no node was there to hear of it.
+// settle handles the pins whose first job ended without the Keeper hearing of it.
 func (k *Keeper) settle() {
 	for _, pin := range k.unheard {
 		switch r, err := k.parts.Job(pin.Job); {
