@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// This file has what a job is asked for, what is counted of it, and the errors that
-// say why it does not begin.
+// This file has what a job is asked for, what is counted of it, and the errors that say
+// why it does not begin.
 
-// State of a job.
+// State says how far a job is in its life.
 type State string
 
-// The states: the first three are those of a job that is not over.
+// The states. A job in one of the first three is not over.
 const (
 	Queued    State = "queued"
-	Listing   State = "listing" // and loading; its totals are not known yet
+	Listing   State = "listing" // and loading; the totals are not known yet
 	Loading   State = "loading"
 	Done      State = "done"
 	Partly    State = "partly" // ended, and not all of it is present
@@ -28,11 +28,11 @@ func (s State) Over() bool { return s == Done || s == Partly || s == Failed || s
 
 // Request is what a job was asked for.
 type Request struct {
-	// Targets are paths of the tree and URLs; none: the job has a list of them.
+	// Targets are paths of the tree and URLs. They are empty if the job has a list.
 	Targets []string `json:"targets,omitempty"`
-	// As is how each target was typed; none: as it is.
+	// As is how each target was typed. It is empty if all were typed as in Targets.
 	As []string `json:"as,omitempty"`
-	// List is where a list came from, for people; "": it is none.
+	// List says where the list came from, for people. It is empty if there is no list.
 	List string `json:"list,omitempty"`
 	// MetadataOnly lists, and loads nothing.
 	MetadataOnly bool `json:"metadata_only,omitempty"`
@@ -41,20 +41,21 @@ type Request struct {
 	// Check reads what is held from the device, compares it and its names with a fresh
 	// listing, and loads nothing.
 	Check bool `json:"check,omitempty"`
-	// Rate limits what is asked of origins, or read by a check, in bytes a second; 0:
-	// nothing does.
+	// Rate limits what the job asks of origins, or what a check reads, in bytes per
+	// second. 0 means no limit.
 	Rate int64 `json:"rate,omitempty"`
-	// PinS pins the targets for so many seconds, from the job's creation on; Forever:
-	// until they are unpinned; 0: it does not.
+	// PinS pins the targets for so many seconds from the job's creation on. Forever pins
+	// them until they are unpinned; 0 pins nothing.
 	PinS int64 `json:"pin_s,omitempty"`
-	// UID is the user who asked; 0: root, a pin's own news, or nobody noted it.
+	// UID is the user who asked. 0 is root, a pin that loads what changed below it, or a
+	// user that nobody noted.
 	UID uint32 `json:"uid,omitempty"`
 }
 
-// Forever is the PinS of what stays pinned until it is unpinned.
+// Forever is the PinS of targets that stay pinned until they are unpinned.
 const Forever = -1
 
-// Loads reports whether the job is to make blocks present.
+// Loads reports whether the job makes blocks present.
 func (q *Request) Loads() bool { return !q.MetadataOnly && !q.DryRun && !q.Check }
 
 // Shown are the targets as they were typed.
@@ -65,7 +66,7 @@ func (q *Request) Shown() []string {
 	return q.Targets
 }
 
-// Typed is a path at or below a target as it begins with what was typed.
+// Typed is a path at or below a target, written the way the target was typed.
 func (q *Request) Typed(path string) string {
 	for i, as := range q.Shown() {
 		if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(q.Targets[i], "/")); ok && (rest == "" || rest[0] == '/') {
@@ -75,7 +76,7 @@ func (q *Request) Typed(path string) string {
 	return path
 }
 
-// What is what was asked for, in one line.
+// What is the request in one line.
 func (q *Request) What() string {
 	what := strings.Join(q.Shown(), " ")
 	if q.List != "" {
@@ -99,7 +100,7 @@ type Tally struct {
 // Add adds another tally.
 func (t *Tally) Add(x Tally) { t.Files += x.Files; t.Bytes += x.Bytes }
 
-// Counters are what has become of a job's files, as the package comment says.
+// Counters are what became of a job's files, in the categories of the package comment.
 type Counters struct {
 	Done     Tally `json:"done"`
 	Present  Tally `json:"present"`
@@ -126,7 +127,7 @@ func (c *Counters) Sum() Tally {
 	return sum
 }
 
-// Never is what stood in no tier at any time.
+// Never is what never stood in a tier.
 func (c *Counters) Never() Tally {
 	never := c.NotKept
 	never.Add(c.Failed)
@@ -142,68 +143,73 @@ func (c *Counters) Held() Tally {
 	return held
 }
 
-// Plan is what the count found; its fields are whole once Counted is set.
+// Plan is what the count found. Its fields are complete once Counted is set.
 type Plan struct {
 	Counted bool `json:"counted"`
-	// Total is all that was found, Held the part of it that was held at that moment
-	// (of a dry run; else 0), with the files that were held as a whole.
+	// Total is all that was found. Held is the part of it that was held when it was
+	// counted, and the files that were held whole. Held is 0 except in a dry run.
 	Total Tally `json:"total"`
 	Held  Tally `json:"held"`
-	// Requests are those that loading takes (of a dry run), Lists those that it takes to
-	// list the directories anew, where names are older than they may be by then.
+	// Requests is how many requests loading takes, in a dry run. Lists is how many it
+	// takes to list again the directories whose names will be too old by then.
 	Requests int64 `json:"requests,omitempty"`
 	Lists    int64 `json:"lists,omitempty"`
-	// Needs are the bytes that all of it takes on disk, Room what it may take there.
+	// Needs is the bytes that all of it takes on disk, Room the bytes that it may take
+	// there.
 	Needs int64 `json:"needs,omitempty"`
 	Room  int64 `json:"room,omitempty"`
-	// Claimed bytes of the room are taken by other jobs at work, beside what they share
-	// with this one. Lacks is why it does not fit (of a dry run).
+	// Claimed is the bytes of the room that other jobs at work take, without what they
+	// share with this one. Lacks is why the set does not fit, in a dry run.
 	Claimed int64  `json:"claimed,omitempty"`
 	Lacks   string `json:"lacks,omitempty"`
-	// Archived is the part of Total whose storage class says so, and that is not held: it is loaded as far
-	// as it was restored. It takes none of Needs.
+	// Archived is the part of Total that is not held and whose storage class is an
+	// archive. It is loaded as far as it was restored. It takes none of Needs.
 	Archived Tally `json:"archived,omitzero"`
-	// Missing counts what is not there, or cannot be listed.
+	// Missing counts paths that do not exist or cannot be listed.
 	Missing int64 `json:"missing,omitempty"`
-	// Hidden counts keys that have no name, and so are not loaded.
+	// Hidden counts keys that cannot be names in the tree, and so are not loaded.
 	Hidden int64 `json:"hidden,omitempty"`
 }
 
-// Part is what was counted of a file.
+// Part is what was counted of a file so far.
 type Part struct {
 	Version string `json:"version"`
 	Blocks  int64  `json:"blocks"`
 	Verdict int    `json:"verdict"`
-	// Bytes are those of Blocks. They are the record's once the file is whole: a version
-	// that is replaced before is none of what there is.
+	// Bytes are those of the first Blocks. They enter the record once the file is whole:
+	// a version that is replaced before that no longer exists.
 	Bytes Counters `json:"counted"`
-	// Replaced: its version changed, and all of the new one has been counted.
+	// Replaced means that the version changed, and that all of the new one has been
+	// counted.
 	Replaced bool `json:"replaced,omitempty"`
 }
 
-// Replace notes that a version is no more: what was counted of it is none of the next one.
+// Replace notes that a version is gone. What was counted of it does not count for the
+// next.
 func (p *Part) Replace(verdict int) {
 	p.Bytes, p.Verdict, p.Replaced = Counters{}, verdict, true
 }
 
-// Checked is what a check has found. Whole, Missing, Corrupt and Changed are together
-// what a listing gives; Vanished are names that were known and are not in it.
+// Checked is what a check has found. Whole, Missing, Corrupt and Changed together are all
+// that the listing has. Vanished are names that were known and are not in the listing.
 type Checked struct {
 	Whole    Tally `json:"whole"`
 	Missing  Tally `json:"missing"`
 	Corrupt  Tally `json:"corrupt"`
 	Changed  Tally `json:"changed"`
 	Vanished Tally `json:"vanished"`
-	// Damaged files of the disk tier belong to no object.
+	// Damaged counts damaged files of the disk tier that belong to no object.
 	Damaged int64 `json:"damaged_files"`
-	// Buffered blocks were read through the page cache: the file system refuses O_DIRECT.
+	// Buffered counts blocks read through the page cache, since the file system refuses
+	// O_DIRECT.
 	Buffered int64 `json:"buffered_blocks,omitempty"`
-	// Logged bytes of findings are kept, Unlogged findings only counted.
+	// Logged is the bytes of findings that are kept, Unlogged how many findings were only
+	// counted.
 	Logged   int64 `json:"logged"`
 	Unlogged int64 `json:"unlogged,omitempty"`
 }
 
-// Bad reports whether something is not as it should be.
+// Bad reports whether the check found anything wrong.
 func (c *Checked) Bad() bool {
 	return c != nil && c.Missing.Files+c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0
 }
@@ -212,23 +218,23 @@ func (c *Checked) Bad() bool {
 type Sample struct {
 	Path  string `json:"path"`
 	Cause string `json:"cause"`
-	// What a check says of it: missing, corrupt, changed, vanished, or damaged for a
-	// file of the cache itself.
+	// What is the verdict of a check: missing, corrupt, changed or vanished. It is
+	// damaged for a file of the cache itself.
 	What string `json:"what,omitempty"`
 }
 
-// Times of a job; zero: not yet.
+// Times are the times of a job. A time that has not come yet is nil or zero.
 type Times struct {
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
 	Ended   *time.Time `json:"ended,omitempty"`
-	// Worked is how long it has run, in seconds, without the time that its node was
-	// away.
+	// Worked is how long the job has run, in seconds, without the time in which its node
+	// did not run.
 	Worked float64 `json:"worked_s"`
 }
 
-// The verdicts order the categories: of a file's extents the worst decides. Records keep them, so new
-// ones are added at the end.
+// The verdicts are the categories in order: the worst of a file's extents decides.
+// Records keep these numbers, so new ones are added at the end.
 const (
 	wasPresent = iota
 	wasDone
@@ -237,7 +243,7 @@ const (
 	wasNotKept
 	wasFailed
 	wasArchived
-	verdicts // is their number
+	verdicts // how many there are
 )
 
 // Of is the category of a verdict.
@@ -245,7 +251,7 @@ func (c *Counters) Of(verdict int) *Tally {
 	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed, &c.Archived}[verdict]
 }
 
-// Refusal is what is not done, with the cure; it is fs.ErrPermission.
+// Refusal says why something is not done, with the cure. It is fs.ErrPermission.
 type Refusal string
 
 // Error is the text.
@@ -254,7 +260,7 @@ func (r Refusal) Error() string { return string(r) }
 // Unwrap makes it fs.ErrPermission.
 func (Refusal) Unwrap() error { return fs.ErrPermission }
 
-// Unknown is what there is not; it is fs.ErrNotExist.
+// Unknown says what does not exist. It is fs.ErrNotExist.
 type Unknown string
 
 // Error is the text.

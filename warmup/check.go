@@ -16,59 +16,61 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// This file keeps what a job that checks has learned, in files beside its record, so
-// that it goes on after the process was killed.
+// This file keeps what a job that checks has learned, in files beside its record. So the
+// job goes on after the process was killed.
 //
-// Changes are names that turned out to mean another thing than the node believed. A
-// fresh listing replaces what was known as it comes, so that is noted as it is told of:
-// what a name meant first is kept, and written behind the last note. A kill loses the
-// notes of the moment before it.
+// Changes are names that turned out to mean another thing than the node believed. A fresh
+// listing replaces what was known while it comes, so each change is noted when it is
+// reported. The first meaning of a name is kept, and appended to a file of notes. A kill
+// loses the notes of the moment before it.
 //
 // Findings are the paths that are not whole, a line of JSON each. The record says how
-// much of the file it stands for; what is behind that is cut off when the job goes on.
+// many bytes of their file it covers. What lies behind that is cut off when the job goes
+// on.
 
 // Pace waits until n bytes may be read.
 type Pace func(ctx context.Context, n int64) error
 
 // Verdict is what a check found of some blocks, in bytes.
 type Verdict struct {
-	// Whole are on disk as they were written, Corrupt there and not; Missing are not
-	// there, or cannot be read. Cause is the first of what is worst; "": all is whole.
+	// Whole bytes are on disk as they were written. Corrupt bytes are there but differ.
+	// Missing bytes are not there or cannot be read. Cause is the first cause of the
+	// worst; "" means that all is whole.
 	Whole, Missing, Corrupt int64
 	Cause                   string
-	// Read were compared. Buffered blocks came through the page cache, which had been
-	// dropped before.
+	// Read bytes were compared. Buffered counts blocks read through the page cache, which
+	// had been dropped before.
 	Read, Buffered int64
 }
 
 const (
-	// mostChanges are kept of one job, about 200 bytes each in memory; of those beyond,
-	// the job knows only that the new version is not there.
+	// mostChanges are kept of one job, about 200 bytes each in memory. Of a change beyond
+	// that the job knows only that the new version is not there.
 	mostChanges = 1 << 16
-	// mostFindings is the size of a file of findings, in bytes, behind which they are
-	// only counted: some 400,000 paths. The disk is for blocks.
+	// mostFindings bounds a file of findings, in bytes: some 400,000 paths. Beyond it
+	// findings are only counted, since the disk is for blocks.
 	mostFindings = 64 << 20
 )
 
-// Was is what a name meant.
+// Was is what a name meant before.
 type Was struct {
 	Dir     bool     `json:"dir,omitempty"`
 	Bytes   int64    `json:"bytes,omitempty"`
 	Version [16]byte `json:"version"`
 }
 
-// changeNotes are those of one job. Its methods may be called from many goroutines.
+// changeNotes are the changes of one job. Its methods are safe for concurrent use.
 type changeNotes struct {
 	file *os.File
 	wake chan struct{} // capacity 1: something was heard
 	work sync.WaitGroup
 
-	settling sync.Mutex // held while what was heard is learned and written; taken before mu
+	settling sync.Mutex // held while what was heard is learned and written; locked before mu
 
 	mu    sync.Mutex // guards the rest
 	heard []heard
 	known map[uint64]map[string]Was
-	n     int // of both
+	n     int // in heard and known together
 	lost  int64
 }
 
@@ -85,7 +87,7 @@ type note struct {
 	Was
 }
 
-// openChanges goes on with the notes of a file, which may not be there yet.
+// openChanges goes on with the notes of a file, which need not exist yet.
 func openChanges(name string) (*changeNotes, error) {
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -93,13 +95,13 @@ func openChanges(name string) (*changeNotes, error) {
 	}
 	c := &changeNotes{file: file, wake: make(chan struct{}, 1), known: map[uint64]map[string]Was{}}
 	if err := c.load(); err != nil {
-		_ = file.Close() // why it cannot be read is told
+		_ = file.Close() // the first error is reported
 		return nil, fmt.Errorf("keep what the check learns of names: %w", err)
 	}
 	wake := c.wake
 	c.work.Go(func() {
 		for range wake {
-			_ = c.Settle() // the next who settles tells of a file that takes nothing
+			_ = c.Settle() // the next caller of Settle reports a write error
 		}
 	})
 	return c, nil
@@ -111,12 +113,12 @@ func (c *changeNotes) load() error {
 	for {
 		line, err := in.ReadBytes('\n')
 		var n note
-		if err == nil && json.Unmarshal(line, &n) == nil { // else a kill cut it off
+		if err == nil && json.Unmarshal(line, &n) == nil { // otherwise a kill cut the line off
 			c.addLocked(n)
 			c.n++
 		}
 		if err != nil && len(line) > 0 {
-			_, err = c.file.WriteString("\n") // what follows is not part of it
+			_, err = c.file.WriteString("\n") // so that the next note is a line of its own
 			return err
 		}
 		if err != nil {
@@ -125,7 +127,7 @@ func (c *changeNotes) load() error {
 	}
 }
 
-// Heard takes a change of a name in a directory, and how to learn what it meant. It
+// Heard takes a change of a name in a directory. was tells what the name meant. Heard
 // does not block.
 func (c *changeNotes) Heard(dir uint64, name string, was func() (Was, error)) {
 	c.mu.Lock()
@@ -142,7 +144,7 @@ func (c *changeNotes) Heard(dir uint64, name string, was func() (Was, error)) {
 	}
 }
 
-// Settle returns when what was heard is learned and written down.
+// Settle returns once what was heard is learned and written down.
 func (c *changeNotes) Settle() error {
 	c.settling.Lock()
 	defer c.settling.Unlock()
@@ -152,7 +154,7 @@ func (c *changeNotes) Settle() error {
 	c.mu.Unlock()
 	var text []byte
 	for _, h := range all {
-		was, err := h.was() // else nobody knows any more what it meant
+		was, err := h.was() // an error means that nobody knows any more what the name meant
 		n := note{h.dir, h.name, was}
 		c.mu.Lock()
 		fresh := err == nil && c.addLocked(n)
@@ -193,7 +195,7 @@ func (c *changeNotes) Was(dir uint64, name string) (was Was, ok bool) {
 	return was, ok
 }
 
-// In gives the names of a directory that changed, sorted, from behind one on.
+// In returns the names of a directory that changed, sorted, from behind after on.
 func (c *changeNotes) In(dir uint64, after string) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,24 +215,24 @@ func (c *changeNotes) Lost() int64 {
 	return c.lost
 }
 
-// Close ends it; nothing may be heard any more.
+// Close ends the notes. What Heard is told after that is left out.
 func (c *changeNotes) Close() {
 	c.mu.Lock()
 	close(c.wake)
-	c.wake = nil // one that is told of even so is left out
+	c.wake = nil // a change that is reported even so is left out
 	c.mu.Unlock()
 	c.work.Wait()
-	_ = c.file.Close() // Lost counts what was not kept, and Settle has told of the rest
+	_ = c.file.Close() // Lost counts what was not kept, and Settle has reported the rest
 }
 
-// findings writes those of one job. They belong to its one goroutine.
+// findings writes the findings of one job. It belongs to the job's one goroutine.
 type findings struct {
 	file *os.File
 	out  *bufio.Writer
 	size int64
 	most int64
 
-	synced int64 // of size
+	synced int64 // how many of size bytes are synced
 }
 
 // openFindings goes on behind the first size bytes of a file.
@@ -246,24 +248,24 @@ func openFindings(name string, size int64) (*findings, error) {
 		err = device.SyncDir(filepath.Dir(name))
 	}
 	if err != nil {
-		_ = file.Close() // of nil it is an error, and nothing else
+		_ = file.Close() // closing nil is an error and does nothing else
 		return nil, fmt.Errorf("keep what the check finds: %w", err)
 	}
 	return &findings{file: file, out: bufio.NewWriter(file), size: size, synced: size, most: mostFindings}, nil
 }
 
-// Add adds one; false: there are too many.
+// Add adds one finding. It returns false if the file is full.
 func (f *findings) Add(finding any) bool {
 	line, err := json.Marshal(finding)
 	if err != nil || f.size+int64(len(line)) >= f.most {
 		return false
 	}
 	f.size += int64(len(line)) + 1
-	_, _ = f.out.Write(append(line, '\n')) // Flush tells of the first error
+	_, _ = f.out.Write(append(line, '\n')) // Flush reports the first error
 	return true
 }
 
-// Flush has what was added on the device, since a record will say so, and gives the size.
+// Flush syncs what was added, since a record will cover it, and returns the size.
 func (f *findings) Flush() (size int64, err error) {
 	if f.synced == f.size {
 		return f.size, nil
@@ -278,7 +280,8 @@ func (f *findings) Flush() (size int64, err error) {
 // Close closes the file.
 func (f *findings) Close() error { return errors.Join(f.out.Flush(), f.file.Close()) }
 
-// ReadFindings opens the first size bytes of a file of findings; fs.ErrNotExist: there is none.
+// ReadFindings opens the first size bytes of a file of findings. fs.ErrNotExist means
+// that there is none.
 func ReadFindings(name string, size int64) (io.ReadCloser, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -290,7 +293,7 @@ func ReadFindings(name string, size int64) (io.ReadCloser, error) {
 	}{io.LimitReader(file, size), file}, nil
 }
 
-// removeFiles removes the files that there are of a job that begins anew.
+// removeFiles removes those files of a job that exist, since the job begins anew.
 func removeFiles(names ...string) error {
 	for _, name := range names {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

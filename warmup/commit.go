@@ -12,32 +12,34 @@ import (
 )
 
 const (
-	// checkpointEvery is how often what has ended is flushed, asked for and counted.
+	// checkpointEvery is how often what has ended is flushed, asked for again and
+	// counted.
 	checkpointEvery = time.Second
-	// window bounds the steps that have begun and are not counted: while one waits for
-	// an origin 10 s away, others go on; it is about 4 MiB of names.
+	// window bounds the steps that have begun and are not counted yet: while one waits
+	// for an origin 10 s away, others go on. It is about 4 MiB of names.
 	window = 8192
-	// brokenAfter failures in a row it is the origin and not the objects: the job
-	// fails rather than go on through all of them.
+	// brokenAfter failures in a row mean that the origin is broken, not the objects. The
+	// job fails rather than go on through all of them.
 	brokenAfter = 64
 )
 
-// item is a step of the walk: some blocks of a file, or why there is nothing to load.
+// item is a step of the walk: some blocks of a file, or the reason why there are none to
+// load.
 type item struct {
 	ref      *ref
 	first, n int64
-	last     bool // of its file
-	renewed  bool // it was begun with another version: all of this one is loaded
+	last     bool // the last step of its file
+	renewed  bool // the file was begun with another version: all of this one is loaded
 	out      outcome
-	done     chan struct{} // closed once out is whole
-	end      func()        // of what it takes of free room
+	done     chan struct{} // closed once out is complete
+	end      func()        // gives back the free room that it takes
 }
 
-// commit counts what has ended, in order.
+// commit counts the steps that have ended, in order.
 type commit struct {
 	job     *job
-	pending []*item // ended, not counted
-	failed  int     // in a row
+	pending []*item // ended and not counted
+	failed  int     // how many in a row
 }
 
 // run takes steps in order until the channel is closed or the context ends.
@@ -81,7 +83,7 @@ func (c *commit) run(ctx context.Context, order <-chan *item) error {
 // take notes a step that has ended.
 func (c *commit) take(ctx context.Context, it *item) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // what ended then was cut short, and is done again
+		return context.Cause(ctx) // the step was cut short, and is repeated
 	}
 	c.pending = append(c.pending, it)
 	if !it.ref.broken && (it.out.failed == 0 || it.out.stale || c.job.rec.Check) {
@@ -103,17 +105,17 @@ func brokenOff(cause string) error {
 	return &failure{kindFailed, "the last 64 files or directories could not be loaded or listed, one after the other: " + cause}
 }
 
-// checkpoint makes sure of what is pending, counts it and saves the record.
+// checkpoint makes sure of the pending steps, counts them and saves the record.
 func (c *commit) checkpoint(ctx context.Context) error {
 	j := c.job
 	defer func(began time.Time) { j.engine.gate.Breathe(ctx, time.Since(began)) }(time.Now())
 	var stale []*item
 	for _, it := range c.pending {
-		if it.out.stale && !c.skips(it) { // of a file of several steps
+		if it.out.stale && !c.skips(it) { // the first such step of a file that has several
 			stale = append(stale, it)
 		}
 	}
-	if !j.rec.Check { // which loads nothing
+	if !j.rec.Check { // a check loads nothing
 		err := c.again(ctx, stale, func(it *item, p *GatePass) int64 {
 			it.out = j.loader.replaced(ctx, p, it.ref)
 			return it.out.loaded
@@ -159,13 +161,13 @@ func (c *commit) skips(it *item) bool {
 	return it.first > 0 && part != nil && part.Replaced
 }
 
-// ensure has what was loaded brought to the device and asks for each block of it;
-// what was lost is loaded once more, and how that ends is what became of it.
+// ensure flushes what was loaded to the device and asks for each block of it. What was
+// lost is loaded once more, and the outcome of that counts.
 func (c *commit) ensure(ctx context.Context) error {
 	j := c.job
 	loaded := int64(0)
 	for _, it := range c.pending {
-		loaded += it.out.loaded + it.out.held // somebody else's write may be under way
+		loaded += it.out.loaded + it.out.held // the write of another may be under way
 	}
 	if loaded > 0 {
 		c.flush(ctx)
@@ -201,15 +203,15 @@ func (c *commit) ensure(ctx context.Context) error {
 	}
 	c.flush(ctx)
 	has = j.loader.has(ctx, outcomes(again)...)
-	for _, it := range again { // what is gone again, beside that
+	for _, it := range again { // what is gone again, beyond that
 		lost := it.out.lost(has) - it.out.notKept - it.out.failed - it.out.archived
 		it.out.lose(max(0, lost), cmp.Or(it.out.cause, causeDeclined))
 	}
 	return nil
 }
 
-// flush brings what was loaded to the device, or tries that twice: what it then concerns
-// is not kept, though it can be read.
+// flush brings what was loaded to the device. If that fails twice, the blocks that the
+// error concerns are not kept, though they can be read.
 func (c *commit) flush(ctx context.Context) {
 	j := c.job
 	err := j.loader.flush(ctx)
@@ -221,7 +223,7 @@ func (c *commit) flush(ctx context.Context) {
 	}
 	concerns, has, lost := atRisk(err), j.loader.has(ctx, outcomes(c.pending)...), int64(0)
 	for _, it := range c.pending {
-		if it.out.object == nil || j.rec.Pass > 0 && it.out.loaded == 0 { // which was flushed once
+		if it.out.object == nil || j.rec.Pass > 0 && it.out.loaded == 0 { // an earlier pass flushed it
 			continue
 		}
 		n := it.out.sum(func(b hearth.Block) bool { return concerns(b) && has(b.ID()) })
@@ -241,8 +243,8 @@ func outcomes(items []*item) (all []*outcome) {
 	return all
 }
 
-// again works on steps that have ended once more, through the gate as at first; load
-// says how many bytes it fetched.
+// again repeats steps that have ended, through the gate as before. load returns how many
+// bytes it fetched.
 func (c *commit) again(ctx context.Context, all []*item, load func(*item, *GatePass) int64) error {
 	var work sync.WaitGroup
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -303,14 +305,14 @@ func (c *commit) count(it *item) {
 	}
 }
 
-// whole counts a file.
+// whole counts a file once it is whole.
 func (r *Record) whole(p *Part) {
 	p.Bytes.Of(p.Verdict).Files++
 	r.Counters.Add(&p.Bytes)
 }
 
-// review notes what a later pass found: what had been evicted and is here again, or
-// is lost.
+// review notes what a later pass found: blocks that had been evicted and are back, or are
+// lost.
 func (c *commit) review(it *item) {
 	r, out := &c.job.rec, &it.out
 	r.Reloaded += out.loaded
@@ -320,9 +322,9 @@ func (c *commit) review(it *item) {
 	}
 }
 
-// part is what was counted of a step's file so far.
+// part is what was counted so far of the file of a step.
 func (c *Cursor) part(it *item) *Part {
-	if c.File == nil || it.ref.part == nil && it.first == 0 { // else it is of a file that is no more
+	if c.File == nil || it.ref.part == nil && it.first == 0 { // otherwise it belongs to a file that is gone
 		c.File = &Part{Version: versionText(&it.ref.object)}
 	}
 	return c.File

@@ -18,51 +18,54 @@ import (
 
 // Options are what an Engine works with.
 type Options struct {
-	// Source is the node's shared attempts, which have Keeper keep what they fetch.
+	// Source is the node's shared attempts (singleflight). It has Keeper keep what it
+	// fetches.
 	Source Loader
-	// Keeper is the disk tier; nil: there is none, and only names can be made present.
+	// Keeper is the disk tier. nil means that there is none; then a job can load only
+	// names.
 	Keeper hearth.Store
-	// Owners keep most blocks, in a ring; nil: this node keeps all.
+	// Owners keep most blocks in a ring. nil means that this node keeps all.
 	Owners Owners
-	// Pins are told what belongs to the jobs at work; nil: nobody asks.
+	// Pins learn what belongs to the jobs at work. nil means that nobody asks for that.
 	Pins *Pins
-	// Durable pins outlive the job that made them; nil: there are none.
+	// Durable pins outlive the job that made them. nil means that there are none.
 	Durable Durable
-	// Ready is closed once jobs may begin; nil: at once.
+	// Ready is closed once jobs may begin. nil means at once.
 	Ready <-chan struct{}
-	// Checker reads what Keeper holds; nil: there is no check.
+	// Checker reads what Keeper holds. nil means that there are no checks.
 	Checker Checker
-	// Room says what fits; nil: everything does.
+	// Room says what fits. nil means that everything fits.
 	Room  Room
 	Names Names
-	// Records keep jobs; nil: Files do. Files keep lists.
+	// Records keep jobs; nil means that Files keep them. Files keep lists.
 	Records Records
 	Files   *Files
-	// Readers counts the requests of readers so far, Throttled the answers of origins
-	// that asked to slow down. Connections are those that warm-up may use.
+	// Readers counts the requests of readers so far. Throttled counts the answers in
+	// which origins asked to slow down. Connections is how many connections warm-up may
+	// use.
 	Readers, Throttled func() int64
 	Connections        func() int
-	// Explain puts an error into a line for people; nil: its text.
+	// Explain turns an error into a line for people. nil means its text.
 	Explain func(error) string
-	// Now is the wall clock, by which times of jobs are told; nil: time.Now.
+	// Now is the wall clock for the times of jobs. nil means time.Now.
 	Now func() time.Time
-	// Log is told what should be known and stops nothing.
+	// Log hears of errors that should be known and stop nothing.
 	Log func(what string, err error)
 
-	checkpoint time.Duration // tests are in a hurry; 0: checkpointEvery
+	checkpoint time.Duration // 0 means checkpointEvery; tests are in a hurry
 }
 
-// Durable is told of jobs, for the pins that they make.
+// Durable hears of jobs, for the pins that they make.
 type Durable interface {
-	// Begin is called before a job with PinS begins. An error refuses it.
+	// Begin is called before a job with PinS begins. An error refuses the job.
 	Begin(r *Record) error
-	// End is called when a job has ended, before anybody sees that and while its own
-	// objects are still pinned.
+	// End is called when a job has ended, before anybody can see that. Its own objects
+	// are still pinned then.
 	End(r *Record)
 }
 
-// mostJobs are at work at a time, of which each may hold some megabytes of names; the
-// others are queued.
+// mostJobs are at work at a time; the others are queued. Each may hold some megabytes of
+// names.
 const mostJobs = 8
 
 // Engine runs jobs.
@@ -76,23 +79,23 @@ type Engine struct {
 
 	mu      sync.Mutex // guards the rest
 	line    *line      // of mostJobs
-	last    int64      // Number of a job
+	last    int64      // the highest Number of a job
 	closed  bool
 	total   Counters // of all jobs since Open
 	shown   map[string]*shown
-	changed chan struct{} // closed when a shown record changed
+	changed chan struct{} // closed and replaced when a shown record changes
 }
 
-// shown is a job as it was saved last.
+// shown is a job as it was last saved.
 type shown struct {
 	record Record
-	stop   context.CancelCauseFunc // nil: it does not run
+	stop   context.CancelCauseFunc // nil means that it does not run
 	pace   growth
-	// unsaved: the record of its end could not be saved.
+	// unsaved is why the record of its end could not be saved.
 	unsaved error
 }
 
-// Open goes on with the jobs that are not over.
+// Open returns an Engine, which goes on with the jobs that are not over.
 func Open(o Options) (*Engine, error) {
 	if o.Records == nil {
 		o.Records = o.Files
@@ -117,7 +120,7 @@ func Open(o Options) (*Engine, error) {
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	slices.SortFunc(all, older) // who began first goes on first, and what is shared is theirs
+	slices.SortFunc(all, older) // jobs go on in the order in which they began, and the first owns what is shared
 	for _, r := range all {
 		e.shown[r.ID], e.last = &shown{record: r}, r.Number
 		if !r.State.Over() {
@@ -127,7 +130,7 @@ func Open(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the work on all jobs; the next Engine goes on with them.
+// Close stops the work on all jobs. The next Engine goes on with them.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -136,8 +139,8 @@ func (e *Engine) Close() {
 	e.work.Wait()
 }
 
-// Submit begins a job; paths are the list of a request which has one, separated by
-// NUL where nul is set. canonical makes paths such as mean the same after a restart.
+// Submit begins a job. If the request has a list, paths is the list, separated by NUL if
+// nul is set. canonical rewrites a path so that it means the same after a restart.
 func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(string) string) (Record, error) {
 	if e.o.Keeper == nil && !q.MetadataOnly {
 		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
@@ -178,13 +181,13 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 	return begun, nil
 }
 
-// beginLocked has a job begin once its record was saved, which is done without the
-// lock: who is told of it finds it after any end of the process.
+// beginLocked lets a job begin once its record is saved. It saves without the lock. A
+// caller that learns of the job finds it again, however the process ends.
 func (e *Engine) beginLocked(s *shown, r Record) error {
 	if e.closed {
 		return errClosed
 	}
-	e.work.Add(1) // Close waits, or has what was saved begin with the next Engine
+	e.work.Add(1) // Close waits for this, or the next Engine begins what was saved
 	defer e.work.Done()
 	s.stop = func(error) {} // nobody else begins it
 	before := s.record
@@ -202,9 +205,9 @@ func (e *Engine) beginLocked(s *shown, r Record) error {
 	return nil
 }
 
-// note saves the record of a job that begins, and tells the pins that it makes of it; one
-// that these refuse is what it was before, or nothing. What keeps records but cannot drop
-// one has it as refused.
+// note saves the record of a job that begins, and tells Durable of the pins that it
+// makes. If Durable refuses them, the record becomes what it was before, or is dropped. A
+// Records store that cannot drop a record has the job as refused.
 func (e *Engine) note(r, before *Record) error {
 	if err := e.o.Records.Save(*r); err != nil || e.o.Durable == nil || r.PinS == 0 {
 		return err
@@ -222,17 +225,17 @@ func (e *Engine) note(r, before *Record) error {
 	return err
 }
 
-// newID is 8 hex digits: few enough to be typed.
+// newID is 8 hex digits, few enough to type.
 func newID() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return hex.EncodeToString(b[:])
 }
 
-// forget drops the oldest ended jobs beyond the history, and those whose lists are more
-// than may lie on a disk that is for blocks, with their files.
+// forget drops the oldest ended jobs beyond the history, with their files. It also drops
+// jobs whose lists take more than MaxList together, since the disk is for blocks.
 func (e *Engine) forget() {
-	lists := listSizes(e.o.Files.Dir, listSuffix) // what cannot be read now is asked for with the next job
+	lists := listSizes(e.o.Files.Dir, listSuffix) // a list that cannot be read now is asked for again with the next job
 	e.mu.Lock()
 	var ended []*shown
 	for _, s := range e.shown {
@@ -285,7 +288,7 @@ func (e *Engine) startLocked(r Record) {
 	})
 }
 
-// open opens what the job pins and claims. Jobs that are let in later find that.
+// open opens the job's set of pins and its claim, so that jobs let in later see them.
 func (j *job) open() {
 	e := j.engine
 	j.loader.pins = e.o.Pins.Open()
@@ -294,7 +297,7 @@ func (j *job) open() {
 	}
 }
 
-// end notes how a run ended; one that the node's end broke off is no end.
+// end notes how a run ended. A run that Close broke off has not ended.
 func (j *job) end(err error) {
 	r := &j.rec
 	var f *failure
@@ -324,7 +327,7 @@ func (j *job) end(err error) {
 	if d := j.engine.o.Durable; d != nil {
 		d.End(r)
 	}
-	j.engine.claims.Close(j.claim) // of what is pinned now the pins have theirs
+	j.engine.claims.Close(j.claim) // the durable pins claim what they hold by now
 	j.engine.stopped(r.ID)
 	j.save()
 }
@@ -338,7 +341,7 @@ func (e *Engine) stopped(id string) {
 	}
 }
 
-// keep saves a record, and shows it once it is saved, or over.
+// keep saves a record. It shows the record once that is saved, or once the job is over.
 func (e *Engine) keep(r *Record) {
 	saved := r.clone()
 	err := e.o.Records.Save(saved)
@@ -354,7 +357,7 @@ func (e *Engine) keep(r *Record) {
 		before, now := s.record.counted(), saved.counted()
 		for v := range verdicts {
 			if saved.Check {
-				break // it makes nothing present
+				break // a check makes nothing present
 			}
 			was, is := before.Of(v), now.Of(v)
 			e.total.Of(v).Add(Tally{Files: max(0, is.Files-was.Files), Bytes: max(0, is.Bytes-was.Bytes)})
@@ -386,8 +389,8 @@ func (o *Options) cause(err error) string {
 
 func unknown(id string) error { return Unknown("there is no job " + id + " (hearth jobs lists them)") }
 
-// Get is a job as it was saved last, and a channel that is closed when any job has
-// changed since.
+// Get returns a job as it was last saved, and a channel that is closed at the next change
+// of any job.
 func (e *Engine) Get(id string) (View, <-chan struct{}, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -401,14 +404,14 @@ func (e *Engine) Get(id string) (View, <-chan struct{}, error) {
 // Done is closed when the Engine ends.
 func (e *Engine) Done() <-chan struct{} { return e.ctx.Done() }
 
-// Total is what has become of all jobs' files since Open.
+// Total is what became of all jobs' files since Open.
 func (e *Engine) Total() Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.total
 }
 
-// List is all jobs, the latest first.
+// List returns all jobs, the latest first.
 func (e *Engine) List() []View {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -420,8 +423,8 @@ func (e *Engine) List() []View {
 	return all
 }
 
-// Cancel ends a job; what it loaded stays. It returns once that is saved, or says that
-// the context ended before.
+// Cancel ends a job; what it loaded stays. It returns once the end is saved, or with an
+// error if the context ends before that.
 func (e *Engine) Cancel(ctx context.Context, id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -432,7 +435,7 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 		return unknown(id)
 	case s.record.State.Over():
 		return over()
-	case s.stop != nil: // else its end is being saved
+	case s.stop != nil: // otherwise its end is being saved
 		s.stop(errCancelled)
 	}
 	for !s.record.State.Over() {
@@ -460,7 +463,7 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 	return nil
 }
 
-// Retry begins a job that is over again, under its id; what is held costs nothing.
+// Retry begins a job that is over once more, under its id. What is held costs nothing.
 func (e *Engine) Retry(id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,15 +14,16 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// Records keeps jobs. A ring may take it over one day.
+// Records keeps jobs: it is their journal. A ring may take it over one day.
 type Records interface {
-	// Save makes the record last, in place of an earlier one of its id.
+	// Save makes the record durable, in place of an earlier one with its id.
 	Save(r Record) error
-	// Load gives all records.
+	// Load returns all records.
 	Load() ([]Record, error)
 }
 
-// maxHistory of ended jobs are kept, and maxDryRuns beside them, which push no job out.
+// maxHistory ended jobs are kept, and beside them maxDryRuns dry runs, which push out no
+// job.
 const (
 	maxHistory = 100
 	maxDryRuns = 10
@@ -44,21 +45,21 @@ func (h *history) beyond(r *Record) bool {
 const (
 	recordSuffix = ".json"
 	listSuffix   = ".list"
-	tempSuffix   = ".tmp" // of a save that broke off
-	newSuffix    = ".new" // and of one by an earlier version
+	tempSuffix   = ".tmp" // left by a save that broke off
+	newSuffix    = ".new" // the same, of an earlier version
 	badSuffix    = ".damaged"
 )
 
-// Files keeps each record in a file of a directory of its own, ID.json, and beside it
-// the list of a job that has one, ID.list. Records that cannot be read are set aside.
+// Files keeps each record in a file ID.json in a directory of its own. Beside it lies
+// ID.list, the list of a job that has one. Records that cannot be read are set aside.
 type Files struct {
-	// Dir is made when the first job comes; "" keeps nothing.
+	// Dir is made when the first job comes. "" means that nothing is kept.
 	Dir string
-	// Log is told of what was set aside, or cannot be removed.
+	// Log hears of what was set aside or cannot be removed.
 	Log func(what string, err error)
 }
 
-// Save makes the record last, and with it the names of the job's other files.
+// Save makes the record durable, and with it the names of the job's other files.
 func (f *Files) Save(r Record) error {
 	if f.Dir == "" {
 		return nil
@@ -76,7 +77,7 @@ func (f *Files) Save(r Record) error {
 	return nil
 }
 
-// make makes the directory, but not the one that it lies in: that is the disk tier's.
+// make makes the directory, but not its parent, which is the disk tier's.
 func (f *Files) make() error {
 	err := os.Mkdir(f.Dir, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -88,8 +89,9 @@ func (f *Files) make() error {
 	return device.SyncDir(filepath.Dir(f.Dir))
 }
 
-// Load reads all records, sets aside what is none, and removes what is left of the
-// oldest beyond a hundred that ended, and of saves and lists that broke off.
+// Load reads all records and sets aside files that are no record. It drops the oldest
+// ended jobs beyond the history, and removes what saves and lists that broke off have
+// left.
 func (f *Files) Load() ([]Record, error) {
 	if f.Dir == "" {
 		return nil, nil
@@ -98,7 +100,7 @@ func (f *Files) Load() ([]Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil { // a disk that fails is no reason not to start
+	if err != nil { // a failing disk must not keep the node from starting
 		f.told("jobs cannot be read, and do not go on", err)
 		return nil, nil
 	}
@@ -111,7 +113,7 @@ func (f *Files) Load() ([]Record, error) {
 		}
 		r, err := f.read(id)
 		var failed *fs.PathError
-		if errors.As(err, &failed) { // it may be sound
+		if errors.As(err, &failed) { // the record itself may be sound
 			f.told("a job's record cannot be read, so that it does not go on", err)
 			unread[id] = true
 			continue
@@ -153,7 +155,7 @@ func (f *Files) read(id string) (r Record, err error) {
 	return r, nil
 }
 
-// forget removes the oldest of the jobs that ended.
+// forget drops the oldest ended jobs beyond the history.
 func (f *Files) forget(all []Record) []Record {
 	slices.SortFunc(all, func(a, b Record) int { return older(b, a) })
 	var ended history
@@ -166,7 +168,7 @@ func (f *Files) forget(all []Record) []Record {
 	})
 }
 
-// drop removes what is kept of a job.
+// drop removes all files of a job.
 func (f *Files) drop(id string) {
 	if f.Dir != "" {
 		for _, suffix := range []string{recordSuffix, listSuffix, changesSuffix, findingsSuffix} {
@@ -200,7 +202,7 @@ func (f *Files) Spool(id string, from io.Reader, nul bool, canonical func(string
 		err = Refusal(err.Error())
 	}
 	if err == nil {
-		err = device.SyncDir(f.Dir) // no record is there before its list
+		err = device.SyncDir(f.Dir) // the list is durable before its record
 	}
 	if err != nil {
 		return fmt.Errorf("keep the list: %w", err)

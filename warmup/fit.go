@@ -5,7 +5,7 @@ import (
 	"github.com/hearthfs/hearth/warmup/pins"
 )
 
-// Pins, and a Set of them, are as package pins has them.
+// Pins and Set are those of package pins.
 type (
 	Pins = pins.Pins
 	Set  = pins.Set
@@ -13,29 +13,29 @@ type (
 
 // Room is what the disk tier says of its directories.
 type Room interface {
-	// Needs is the index of the directory that an object belongs to, and about what
-	// it takes there, in bytes.
+	// Needs is the index of the directory that an object belongs to, and about how many
+	// bytes it takes there.
 	Needs(o *hearth.Object) (dir int, bytes int64)
-	// Rooms are the bytes that each directory may hold of objects: its budget, or
-	// less while its file system is short, less names and what is pinned elsewhere than
-	// below these targets.
+	// Rooms are the bytes of objects that each directory may hold. That is its budget, or
+	// less while its file system is short. Names, and what is pinned outside of these
+	// targets, are taken off.
 	Rooms(targets []string) []int64
-	// Free are the bytes that each directory takes without giving anything up.
+	// Free are the bytes that each directory takes without an eviction.
 	Free() []int64
-	// Covered reports whether a target's bytes are in those of a pin already.
+	// Covered reports whether a pin already counts the bytes of a target.
 	Covered(target string, targets []string) bool
-	// Within are the objects of the pins at and below some targets. What a warm-up takes
-	// of them it takes from nobody: others have it taken off their rooms.
+	// Within are the objects of the pins at and below some targets. A warm-up that loads
+	// them takes them from nobody: they are taken off the rooms of others.
 	Within(targets []string) []*Set
 }
 
 // fit is what the objects of a job's targets need.
 type fit struct {
 	*pins.Fit
-	of      Room // nil: everything fits
+	of      Room // nil means that everything fits
 	targets []string
-	target  string // that was asked about last, and
-	covered bool   // the answer
+	target  string // the target that was last asked about
+	covered bool   // the answer for it
 }
 
 func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *fit {
@@ -49,8 +49,8 @@ func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *
 	return f
 }
 
-// add adds an object of a target, and returns the sum. What is archived is left out: else a set
-// beside terabytes of an archive would be refused.
+// add adds an object of a target, and returns the sum. It leaves out archived objects.
+// Otherwise a set beside terabytes of an archive would be refused.
 func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 	if f.of == nil {
 		return 0
@@ -66,7 +66,7 @@ func (f *fit) add(target string, o *hearth.Object) (sum int64) {
 	return sum
 }
 
-// refusal says why what was added does not fit; at the end of a count the room is
+// refusal says why what was added does not fit. At the end of a count the room is
 // measured again, since names take some of it, and other jobs must have theirs.
 func (f *fit) refusal(end bool) error {
 	var rooms []int64

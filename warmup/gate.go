@@ -6,52 +6,59 @@ import (
 	"time"
 )
 
-// This file says how much of warm-up is under way at a time, and of which job.
+// This file says how much of warm-up is under way at a time, and for which job. The gate
+// is a semaphore with congestion control.
 //
-// A step of a job enters, works, and exits. The number of steps that are let through
-// grows by half while that brings more, and is halved when an origin asks to slow down.
-// Of the jobs that want to begin a step the one that has fewest under way goes first,
-// and so it is with large steps, of which there are few, and the fewer the less a job
-// has to load, so that a kill loses little of it: a job that comes late has its part as
-// soon as one step of another has ended, and what a job does not want others have. A step that waits for something that is no work, such as its job's rate, steps
-// aside meanwhile. While readers are active two steps are let through, and each rests
-// three times as long as it worked; a quarter of a second after the last reader the
-// gate is as wide as before. What works beside the steps, over names, breathes after a
-// little, one at a time. All of it together takes half a core at most then: each rests
-// also until the others' work and its own have had their rest, one after the other.
+// A step of a job enters, works, and exits. The number of steps that the gate lets
+// through grows by half while throughput grows with it. It is halved when an origin asks
+// to slow down.
+//
+// When several jobs want to begin a step, the job with the fewest under way goes first.
+// The same holds for large steps. Of these there are few, and the fewer the less a job
+// has to load, so that a kill loses little of it. So a job that comes late has its share
+// as soon as one step of another job has ended. What a job does not use, others have. A
+// step that waits without working, such as for its job's rate, steps aside meanwhile.
+//
+// While readers are active, two steps are let through, and each rests three times as long
+// as it worked. A quarter of a second after the last reader the gate is as wide as
+// before. Work beside the steps, on names, rests after every 10 ms of work (Breathe), one
+// at a time. All of it together then takes half a core at most, because
+// the rests add up: each rests also until the work of the others and its own have had
+// their rest, one after the other.
 
 const (
-	// firstSteps under way are what a plain downloader begins with. From 16 on a second
-	// passed before an origin 20 ms away was asked for what it could give.
+	// firstSteps is what a plain downloader begins with. Starting from 16, it took a
+	// second until an origin 20 ms away was asked for all that it could give.
 	firstSteps = 64
-	// busySteps are let through while readers are active, and restPerWork is how often
-	// the time that a step worked it rests then: two threads of which each works a
-	// quarter of its time take half a core at most.
+	// busySteps are let through while readers are active. Then a step rests restPerWork
+	// times as long as it worked: two threads that each work a quarter of their time take
+	// half a core at most.
 	busySteps   = 2
 	restPerWork = 3
-	// maxRest bounds that, so that a slow origin does not bring warm-up to a stop. What
-	// takes longer than a third of it waits for an origin or a disk, beyond that.
+	// maxRest bounds that rest, so that a slow origin does not bring warm-up to a stop.
+	// Work beyond mostWork, a third of it, is waiting for an origin or a disk.
 	maxRest  = 200 * time.Millisecond
 	mostWork = maxRest / restPerWork
-	// maxDebt is the rest that two steps and one that breathes owe at most: those that were
-	// under way when readers came owe no more.
+	// maxDebt is the rest that two steps and one that breathes owe at most. Steps that
+	// were under way when readers came owe no more than that.
 	maxDebt = (busySteps + 1) * 2 * mostWork
-	// breathAfter so much work a rest is worth its timer, and names have a fair part beside
-	// requests of 4 MiB, after each of which steps rest.
+	// breathAfter is the work that makes a rest worth its timer. It gives names a fair
+	// share beside requests of 4 MiB, after each of which steps rest.
 	breathAfter = 10 * time.Millisecond
 	// pilotEvery is long enough for some answers of an origin 100 ms away.
 	pilotEvery = 200 * time.Millisecond
-	// readersEvery is how often readers are looked at.
+	// readersEvery is how often the gate looks whether there are readers.
 	readersEvery = 50 * time.Millisecond
 	// readersLast is how long readers count as active after their last request.
 	readersLast = 250 * time.Millisecond
-	// largeSteps of several blocks are let through at least: ten streams of 4 MiB fill a
-	// link of 1 GB/s over 40 ms. Where more steps bring more, they are a quarter of them.
+	// largeSteps is how many steps of several blocks are let through at least: ten
+	// streams of 4 MiB fill a link of 1 GB/s over 40 ms. Where more steps bring more, a
+	// quarter of all may be large.
 	largeSteps = 10
-	// leastLarge is how many a job may have under way, whatever it says.
+	// leastLarge is how many large steps a job may always have under way.
 	leastLarge = 3
-	// requestUnits is what a request counts beside its bytes where throughput is
-	// compared, so that many small objects count as what they cost.
+	// requestUnits is what a request counts beside its bytes when throughput is compared,
+	// so that many small objects count at their cost.
 	requestUnits = 64 << 10
 )
 
@@ -61,18 +68,18 @@ type Gate struct {
 	steps   int
 	busy    bool // readers are active
 	flying  int
-	large   int // of them
+	large   int // of these, how many are large
 	shares  []*GateShare
-	full    bool  // all steps were under way since the last look
-	units   int64 // that ended since then
+	full    bool  // all steps were under way at some time since the last look
+	units   int64 // bytes and requestUnits of the steps that ended since then
 	changed chan struct{}
-	rested  time.Time     // when half a core has done all work so far, while readers are active
-	beside  time.Duration // work beside the steps that nobody has rested for
+	rested  time.Time     // when half a core would have done all work so far, while readers are active
+	beside  time.Duration // work beside the steps that has not been rested for
 
-	breath chan struct{} // capacity 1: whoever rests beside the steps
+	breath chan struct{} // capacity 1: a semaphore for rests beside the steps
 }
 
-// NewGate returns a Gate that nobody has joined. It is as wide as at first until Run.
+// NewGate returns a Gate that nobody has joined. It has its first width until Run.
 func NewGate() *Gate {
 	return &Gate{steps: firstSteps, changed: make(chan struct{}), breath: make(chan struct{}, 1)}
 }
@@ -80,14 +87,14 @@ func NewGate() *Gate {
 // GateShare is a job's part of a Gate.
 type GateShare struct {
 	gate *Gate
-	// Guarded by the gate's lock. begun counts those that are aside, too, and waits
-	// those that want to begin or go on; at 1 are the large ones.
+	// The gate's lock guards these. begun also counts steps that are aside. waits counts
+	// steps that want to begin or go on. Index 1 is for large steps.
 	flying, large int
 	begun, waits  [2]int
-	mostLarge     int // as it said
+	mostLarge     int // as set by Large
 }
 
-// Join adds a job; it ends by Leave.
+// Join adds a job; Leave ends that.
 func (g *Gate) Join() *GateShare {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +104,8 @@ func (g *Gate) Join() *GateShare {
 	return s
 }
 
-// Leave ends a job's part, once its steps have ended; those that a panic ended did not
-// exit.
+// Leave ends a job's part, once its steps have ended. It also returns the places of steps
+// that a panic ended, which did not exit.
 func (s *GateShare) Leave() {
 	g := s.gate
 	g.mu.Lock()
@@ -115,7 +122,8 @@ func (s *GateShare) Leave() {
 	g.wakeLocked()
 }
 
-// Large says how many large steps the job may have under way; three it always may.
+// Large says how many large steps the job may have under way. It may always have
+// leastLarge.
 func (s *GateShare) Large(most int) {
 	g := s.gate
 	g.mu.Lock()
@@ -141,25 +149,26 @@ func (g *Gate) mostLocked() int {
 // mostLargeLocked is how many large steps are let through.
 func (g *Gate) mostLargeLocked() int { return max(largeSteps, g.steps/4) }
 
-// Steps is how many are let through now, and how many are under way.
+// Steps is how many steps are let through now, and how many are under way.
 func (g *Gate) Steps() (most, flying int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mostLocked(), g.flying
 }
 
-// wantsLocked reports whether a step of the job waits that has only others to wait for.
+// wantsLocked reports whether a step of the job waits for nothing but the steps of
+// others.
 func (s *GateShare) wantsLocked(kind int) bool { return s.waits[kind] > 0 && s.hasRoomLocked(kind) }
 
-// hasRoomLocked: a job has no more steps aside and under way than the gate may let
-// through.
+// hasRoomLocked reports whether the job may begin another step. Under way and aside
+// together, it has no more than the gate may let through.
 func (s *GateShare) hasRoomLocked(kind int) bool {
 	g := s.gate
 	return s.begun[kind] < []int{g.steps, min(g.mostLargeLocked(), s.mostLarge)}[kind]
 }
 
-// mayLocked reports whether a step of the job may go on: there is room, and no job
-// that has less under way waits for it.
+// mayLocked reports whether a step of the job may go on: there is room, and no waiting
+// job has fewer steps under way.
 func (s *GateShare) mayLocked(large bool) bool {
 	g := s.gate
 	most, mostLarge := g.mostLocked(), g.mostLargeLocked()
@@ -175,16 +184,16 @@ func (s *GateShare) mayLocked(large bool) bool {
 	return true
 }
 
-// GatePass is a step's leave to be under way.
+// GatePass is a step's permission to be under way.
 type GatePass struct {
 	share  *GateShare
 	large  bool
 	aside  bool
 	since  time.Time
-	worked time.Duration // before that
+	worked time.Duration // before since
 }
 
-// Enter waits until a step of the job may begin; large: it has several blocks.
+// Enter waits until a step of the job may begin. large means that it has several blocks.
 func (s *GateShare) Enter(ctx context.Context, large bool) (*GatePass, error) {
 	p := &GatePass{share: s, large: large}
 	if err := p.enter(ctx, 1); err != nil {
@@ -200,7 +209,7 @@ func (p *GatePass) kind() int {
 	return 0
 }
 
-// enter waits until the step may begin, or go on.
+// enter waits until the step may begin or go on. begins is 1 if it begins, else 0.
 func (p *GatePass) enter(ctx context.Context, begins int) error {
 	s, g, kind := p.share, p.share.gate, p.kind()
 	g.mu.Lock()
@@ -220,7 +229,7 @@ func (p *GatePass) enter(ctx context.Context, begins int) error {
 			s.begun[kind] += begins
 			p.since = time.Now()
 			if waited {
-				g.wakeLocked() // for those that this one went before
+				g.wakeLocked() // for those that were behind this one
 			}
 			return nil
 		}
@@ -232,12 +241,12 @@ func (p *GatePass) enter(ctx context.Context, begins int) error {
 		}
 		g.mu.Lock()
 	}
-	g.wakeLocked() // it is in nobody's way any more
+	g.wakeLocked() // it no longer stands before others
 	return context.Cause(ctx)
 }
 
-// Aside lets others go on while the step waits for what is no work. It returns what
-// wait does, or the context's cause; then the step is to exit.
+// Aside gives the step's place to others while it waits without working. It returns
+// wait's error or the context's cause; then the step must exit.
 func (p *GatePass) Aside(ctx context.Context, wait func() error) error {
 	p.worked += time.Since(p.since)
 	p.stop(0)
@@ -268,8 +277,8 @@ func (p *GatePass) stop(ends int) {
 	g.wakeLocked()
 }
 
-// Exit ends a step that fetched so many bytes; while readers are active it rests
-// before the next may begin.
+// Exit ends a step that fetched so many bytes. While readers are active it rests first,
+// before the next step may begin.
 func (p *GatePass) Exit(ctx context.Context, bytes int64) {
 	if !p.aside {
 		p.worked += time.Since(p.since)
@@ -284,8 +293,8 @@ func (p *GatePass) Exit(ctx context.Context, bytes int64) {
 	p.stop(1)
 }
 
-// Rest is for a large step between two of its requests: while readers are active it rests
-// for what it worked so far as it would at its end.
+// Rest is for a large step between two of its requests. While readers are active it rests
+// for the work so far, as it would at its end.
 func (p *GatePass) Rest(ctx context.Context) {
 	worked := p.worked + time.Since(p.since)
 	if p.aside || worked < breathAfter {
@@ -296,8 +305,8 @@ func (p *GatePass) Rest(ctx context.Context) {
 	}
 }
 
-// rest waits as long as who worked so long, and reports whether readers are active: else
-// it does not.
+// rest waits as long as so much work requires. It reports whether readers are active, and
+// does not wait if they are not.
 func (g *Gate) rest(ctx context.Context, worked time.Duration) bool {
 	now := time.Now()
 	g.mu.Lock()
@@ -324,7 +333,7 @@ func (g *Gate) rest(ctx context.Context, worked time.Duration) bool {
 	return true
 }
 
-// Breathe rests after work that is no step, once that is some, and for no two at a time.
+// Breathe rests for work that is no step, once enough has added up, one caller at a time.
 func (g *Gate) Breathe(ctx context.Context, took time.Duration) {
 	g.mu.Lock()
 	g.beside += took
@@ -347,8 +356,8 @@ func (g *Gate) Breathe(ctx context.Context, took time.Duration) {
 
 // Pressure is what a Gate looks at.
 type Pressure struct {
-	// Readers counts requests of readers, Throttled answers of origins that asked to
-	// slow down, so far. Most is how many steps connections allow.
+	// Readers counts requests of readers so far, Throttled the answers of origins that
+	// asked to slow down. Most is how many steps the connections allow.
 	Readers, Throttled func() int64
 	Most               func() int
 }
@@ -364,7 +373,7 @@ func (g *Gate) Run(ctx context.Context, p Pressure) {
 		g.mu.Lock()
 		idle, changed := len(g.shares) == 0, g.changed
 		g.mu.Unlock()
-		if idle { // nobody looks at readers for nothing
+		if idle { // without jobs nobody needs to look at readers
 			select {
 			case <-changed:
 				continue
@@ -384,7 +393,7 @@ func (g *Gate) Run(ctx context.Context, p Pressure) {
 		g.mu.Lock()
 		was := g.busy
 		if g.busy = !active.IsZero() && now.Sub(active) < readersLast; was != g.busy {
-			g.units, g.full, looked = 0, false, now // of another regime
+			g.units, g.full, looked = 0, false, now // they were measured under the other rule
 			g.wakeLocked()
 		}
 		if took := now.Sub(looked); took >= pilotEvery && !g.busy {

@@ -14,14 +14,14 @@ type failure struct{ kind, text string }
 
 func (f *failure) Error() string { return f.text }
 
-// Causes of the end of a job's context.
+// These are causes of the end of a job's context.
 var (
 	errCancelled = errors.New("the job was cancelled")
 	errClosed    = errors.New("the node ends")
 )
 
-// lastPass only looks: pass 1 loads again what was evicted meanwhile. Where not all was
-// kept there is no pass 1, which would try all of that once more.
+// lastPass only looks. Pass 1 loads again what was evicted meanwhile. If not all was
+// kept, pass 1 is skipped: it would try all of that once more.
 const lastPass = 2
 
 // job is a Record at work.
@@ -29,28 +29,28 @@ type job struct {
 	engine *Engine
 	loader *loader
 	share  *GateShare
-	claim  *pins.Claim   // of what it loads; nil: of nothing
+	claim  *pins.Claim   // of what it loads; nil means that it loads nothing
 	others []*pins.Claim // of jobs that began before it
-	spare  *pins.Spare   // what it may load before it is counted; nil: all of it
-	pinned bool          // this run has begun to pin and claim all that it was asked for
-	began  time.Time     // of this run, with the time worked before
+	spare  *pins.Spare   // what it may load before the count has ended; nil means no limit
+	pinned bool          // this run has begun to pin and claim all that was asked for
+	began  time.Time     // when this run began; before is the seconds worked in earlier runs
 	before float64
 
-	checking *checking // nil: it loads, or only counts
+	checking *checking // nil means that it loads, or only counts
 
-	rec Record // of the goroutine that runs it; what was saved of it, the engine shows
+	rec Record // belongs to the goroutine that runs the job; the engine shows what was saved of it
 
 	plan struct {
 		sync.Mutex // guards the rest
 		Plan
-		absent  []Sample // what is not there or cannot be listed; their number is absents
+		absent  []Sample // what does not exist or cannot be listed; absents is how many
 		absents int64
-		inARow  int // of them, those that are an error, without anything found between
+		inARow  int // of them, how many errors came in a row, with nothing found between
 	}
 }
 
-// run works on the job until it is over or the context ends, and says what it ended
-// with: nil is an end of all its passes.
+// run works on the job until it is over or the context ends, and returns why it ended.
+// nil means that all its passes have ended.
 func (j *job) run(ctx context.Context) error {
 	r := &j.rec
 	if r.Started == nil {
@@ -81,7 +81,7 @@ func (j *job) run(ctx context.Context) error {
 		if r.Pass == 0 {
 			r.Plan.Total = r.Counters.Sum()
 		}
-		if r.Pass == lastPass || r.Pass == 1 && r.Reloaded == 0 { // it has looked at all of it
+		if r.Pass == lastPass || r.Pass == 1 && r.Reloaded == 0 { // it has looked at everything
 			r.Lost, r.Missing = max(0, r.Missing-never.Bytes), 0
 			return nil
 		}
@@ -120,7 +120,8 @@ func (j *job) onlyCount(ctx context.Context) error {
 	}
 }
 
-// pass walks over all behind the cursor, and counts beside it where that is not done.
+// pass walks over everything behind the cursor. It counts beside that, if the count is
+// not done.
 func (j *job) pass(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,13 +131,13 @@ func (j *job) pass(ctx context.Context) error {
 	counted := make(chan struct{})
 	if j.plan.Counted {
 		close(counted)
-		if !j.pinned && j.rec.Loads() { // what was loaded before a restart must stay as well
+		if !j.pinned && j.rec.Loads() { // what was loaded before a restart must stay, too
 			startPart(&work, cancel, func() error { j.pinAll(ctx); return nil })
 		}
 	} else {
 		startPart(&work, cancel, func() error {
 			err := j.count(ctx)
-			if err == nil { // else nobody goes on
+			if err == nil { // otherwise nobody goes on
 				close(counted)
 			}
 			return err
@@ -149,9 +150,9 @@ func (j *job) pass(ctx context.Context) error {
 	order := make(chan *item, window)
 	from := j.rec.Cursor
 	work.Go(func() {
-		defer close(order) // once the context has the walk's error: else the end of that looks like all
+		defer close(order) // once the context has the walk's error; else the close looks like the end of the walk
 		tryPart(cancel, func() error {
-			if len(j.others) > 0 { // what may not fit beside other jobs must not take their room
+			if len(j.others) > 0 { // this job may not fit beside others, and must not take their room
 				select {
 				case <-counted:
 				case <-ctx.Done():
@@ -222,13 +223,13 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 	return w.from(ctx, from)
 }
 
-// over is the walk over what the job was asked for.
+// over makes the walk over what the job was asked for.
 func (j *job) over() walk {
 	w := walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
 		goesOn: j.rec.Pass == 0 || j.rec.Counters.Failed.Files > 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
 	if j.rec.Check {
 		w.refresh, w.gone = j.refresh, j.gone
-		w.goesOn = j.rec.List != "" // what cannot be listed is not known to be missing
+		w.goesOn = j.rec.List != "" // a path that cannot be listed is not known to be missing
 	}
 	return w
 }
@@ -251,7 +252,7 @@ func (j *job) targets(from Cursor, each func(target string, at, next Cursor) err
 	})
 }
 
-// present reports whether a step needs no request, and is over.
+// present reports whether a step needs no request, and so is over.
 func (j *job) present(ctx context.Context, it *item) bool {
 	o := &it.ref.object
 	if it.ref.absent != "" || it.n == 0 && !it.renewed && !it.ref.changed {
@@ -276,7 +277,8 @@ func (j *job) present(ctx context.Context, it *item) bool {
 	return false
 }
 
-// begin waits until there is free room for what a step loads, or all fits.
+// begin waits until there is free room for what a step loads, or until all is known to
+// fit.
 func (j *job) begin(ctx context.Context, it *item) (err error) {
 	dir, bytes, o := 0, int64(0), &it.ref.object
 	if j.spare != nil {
@@ -286,7 +288,7 @@ func (j *job) begin(ctx context.Context, it *item) (err error) {
 	return err
 }
 
-// step loads one item.
+// step loads the blocks of one item, or checks them.
 func (j *job) step(ctx context.Context, it *item, p *GatePass) {
 	if j.rec.Check {
 		out, read := j.verify(ctx, it, p)
@@ -307,14 +309,15 @@ func (j *job) step(ctx context.Context, it *item, p *GatePass) {
 	p.Exit(ctx, loaded)
 }
 
-// pin keeps an object from being given up while the job runs.
+// pin keeps an object from being evicted while the job runs.
 func (j *job) pin(r *ref) {
 	if r.absent == "" && j.rec.Loads() && !j.loader.pins.Add(r.object.Version) {
 		j.engine.told("a warm-up has no memory to keep what it loads from being evicted", errors.New("raise --cache-ram"))
 	}
 }
 
-// pinAll pins all that the job was asked for, as far as it is known, and claims its room.
+// pinAll pins everything that the job was asked for, as far as it is known, and claims
+// its room.
 func (j *job) pinAll(ctx context.Context) {
 	defer j.claim.Whole()
 	fit := newFit(j.engine.o.Room, j.rec.Targets, j.claim, j.others)
@@ -328,7 +331,7 @@ func (j *job) pinAll(ctx context.Context) {
 		}
 		return nil
 	}
-	_ = c.all(ctx) // the walk hears of the same error
+	_ = c.all(ctx) // the walk gets the same error
 }
 
 // count sums up what there is, and refuses what cannot fit.
@@ -390,7 +393,7 @@ func (j *job) count(ctx context.Context) error {
 	return nil
 }
 
-// finds is what one file adds to the plan; a dry run looks at what is held of it, too.
+// finds is what one file adds to the plan. A dry run also looks at what of it is held.
 func (j *job) finds(ctx context.Context, r *ref) Plan {
 	found := Plan{Total: Tally{Files: 1, Bytes: r.object.Size}}
 	if !j.rec.DryRun || r.absent != "" {
@@ -403,7 +406,7 @@ func (j *job) finds(ctx context.Context, r *ref) Plan {
 	return found
 }
 
-// missesLocked notes what is not there, or cannot be listed.
+// missesLocked notes a path that does not exist or cannot be listed.
 func (j *job) missesLocked(r *ref) error {
 	p := &j.plan
 	if p.absents++; len(p.absent) < maxSamples {
@@ -418,8 +421,9 @@ func (j *job) missesLocked(r *ref) error {
 	return nil
 }
 
-// besides says why what was counted does not fit beside the jobs that began before. What
-// they take, and what it shares with them, is known once they have counted, too.
+// besides says why what was counted does not fit beside the jobs that began before. It
+// waits until those have counted, since only then is it known what they take and what is
+// shared.
 func (j *job) besides(ctx context.Context, f *fit) error {
 	for _, c := range j.others {
 		select {
@@ -446,11 +450,11 @@ func (j *job) besides(ctx context.Context, f *fit) error {
 	if err := c.all(ctx); err != nil {
 		return firstCause(ctx, err)
 	}
-	f.Again(again.Fit) // a pin may be in force by now
+	f.Again(again.Fit) // a pin may have come into force meanwhile
 	return f.refusal(true)
 }
 
-// save makes what was counted last, and shows it.
+// save saves and shows what was counted.
 func (j *job) save() {
 	r := &j.rec
 	j.plan.Lock()
@@ -458,7 +462,7 @@ func (j *job) save() {
 	if r.Pass == 0 && !r.Plan.Counted {
 		r.Plan = j.plan.Plan
 		if !r.Plan.Counted && total.Files > r.Plan.Total.Files {
-			r.Plan.Total = total // it is counted again, after a restart
+			r.Plan.Total = total // after a restart it is counted again
 		}
 	}
 	if r.State == Listing && r.Plan.Counted {

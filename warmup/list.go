@@ -10,25 +10,25 @@ import (
 	"strings"
 )
 
-// This file keeps the list of paths that a job was given: each ended by NUL, since a
-// path may hold anything else. It is read from any item on.
+// This file keeps the list of paths that a job was given. Each path ends with NUL, since
+// it may contain any other byte. Reading may begin at any item.
 
 const (
 	// maxLine bounds a path of a list, in bytes.
 	maxLine = 64 << 10
-	// MaxList bounds a list, and those of all jobs that ended, in bytes: it is some ten million
-	// paths, and the cache's disk is for blocks.
+	// MaxList bounds one list, and the lists of all ended jobs together, in bytes. It is
+	// some ten million paths. The cache's disk is for blocks.
 	MaxList = 1 << 30
 )
 
-// ListRefused is what cannot be a list, with the cure.
+// ListRefused says why something cannot be a list, with the cure.
 type ListRefused string
 
 // Error is the text.
 func (r ListRefused) Error() string { return string(r) }
 
-// WriteList writes a list's paths, each passed through canonical: an item a line of list, or
-// ended by NUL. Empty items are left out.
+// WriteList writes the paths of a list, each passed through canonical. In list an item is
+// a line, or ends with NUL if nul is set. Empty items are left out.
 func WriteList(to io.Writer, list io.Reader, nul bool, canonical func(string) string) (err error) {
 	out := bufio.NewWriter(to)
 	scan := bufio.NewScanner(list)
@@ -56,8 +56,8 @@ func WriteList(to io.Writer, list io.Reader, nul bool, canonical func(string) st
 	return errors.Join(err, out.Flush())
 }
 
-// KeepList writes a list, as WriteList does, into a file that is not there yet, and syncs it; what is
-// no list leaves nothing.
+// KeepList writes a list as WriteList does, into a new file, and syncs it. If the list is
+// refused, no file is left.
 func KeepList(name string, from io.Reader, nul bool, canonical func(string) string) error {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -69,8 +69,8 @@ func KeepList(name string, from io.Reader, nul bool, canonical func(string) stri
 	return err
 }
 
-// listSizes are those of the files of a directory whose names end in suffix, by what stands before
-// that. What cannot be read is left out.
+// listSizes are the sizes of the files in a directory whose names end in suffix, keyed by
+// the name without it. A file that cannot be read is left out.
 func listSizes(dir, suffix string) map[string]int64 {
 	all := map[string]int64{}
 	entries, _ := os.ReadDir(dir)
@@ -94,8 +94,8 @@ func upToNUL(data []byte, end bool) (advance int, token []byte, err error) {
 	return 0, nil, nil
 }
 
-// readList calls each for the paths of a file that Write wrote, from offset on; next is where
-// the item behind begins.
+// readList calls each for the paths of a file that WriteList wrote, from offset on. at is
+// the offset of the path's item, next that of the item behind it.
 func readList(name string, offset int64, each func(path string, at, next int64) error) error {
 	file, err := os.Open(name)
 	if err == nil {
@@ -122,7 +122,7 @@ func readList(name string, offset int64, each func(path string, at, next int64) 
 	}
 }
 
-// outermost leaves out targets that another one has with it.
+// outermost leaves out targets that lie below another target, or repeat one.
 func outermost(all []string) (some []string) {
 	for i, t := range all {
 		covered := false

@@ -13,19 +13,20 @@ import (
 
 // outcome is what became of a step, in bytes.
 type outcome struct {
-	held     int64 // before the step
+	held     int64 // held before the step
 	loaded   int64
 	notKept  int64
 	failed   int64
 	archived int64
-	// stale: the version is gone; what it meant is not known yet. changed: all of the
-	// new version, object, was loaded instead. vanished: there is none.
+	// stale: the version is gone, and what the name means now is not known yet. changed:
+	// all of the new version, object, was loaded instead. vanished: the name means
+	// nothing any more.
 	stale, changed, vanished bool
 	object                   *hearth.Object // whose blocks [first, first+n) these are
 	first                    int64
 	n                        int64
 	buffered                 int64  // blocks that a check read through the page cache
-	cause                    string // of what was not kept or failed
+	cause                    string // why bytes were not kept or failed
 }
 
 // well reports whether all blocks should be held now.
@@ -42,12 +43,12 @@ func (o *outcome) add(x outcome) {
 	}
 }
 
-// lost is the bytes of its blocks that are not held.
+// lost is how many bytes of its blocks are not held.
 func (o *outcome) lost(has func(hearth.ID) bool) int64 {
 	return o.sum(func(b hearth.Block) bool { return !has(b.ID()) })
 }
 
-// sum is the bytes of some of its blocks.
+// sum is how many bytes the blocks have for which of is true.
 func (o *outcome) sum(of func(hearth.Block) bool) (bytes int64) {
 	for i := range o.n {
 		if b := o.object.Block(o.first + i); of(b) {
@@ -57,7 +58,7 @@ func (o *outcome) sum(of func(hearth.Block) bool) (bytes int64) {
 	return bytes
 }
 
-// lose takes bytes off what is held: they are not kept.
+// lose moves bytes from what is held to what is not kept.
 func (o *outcome) lose(bytes int64, cause string) {
 	if bytes == 0 {
 		return
@@ -72,23 +73,23 @@ func (o *outcome) lose(bytes int64, cause string) {
 type loader struct {
 	*Options
 	keeper hearth.Store
-	rate   *rate.Limiter // nil: none
-	run    int           // blocks that are asked for by one request, at most
+	rate   *rate.Limiter // nil means no limit
+	run    int           // how many blocks one request asks for at most
 	pins   *Set
 	meter  meter
 }
 
-// mostRun is how many blocks are asked for by one request. 4 MiB take longer than the
-// first byte does, on any link worth using; what of a longer answer waits in buffers is
-// lost by a kill.
+// mostRun is how many blocks one request asks for. On any link worth using, 4 MiB take
+// longer than the first byte. Of a longer answer a kill would lose what waits in buffers.
 const mostRun = 4
 
-// streams is how many such requests a job of so many bytes has under way: 3/4 of a percent
-// of it, of which a kill loses half, the blocks that were not kept as they came.
+// streams is how many such requests a job of so many bytes has in flight: together they
+// are 3/4 of a percent of the job. A kill loses half of that, the blocks that were not
+// kept yet.
 func streams(bytes int64) int { return int(bytes / 400 * 3 / (mostRun * hearth.BlockSize)) }
 
-// newLoader limits requests to what a rate in bytes a second lets through in a
-// quarter of a second, so that it is even; 0: no limit.
+// newLoader makes a loader. limit is in bytes per second, 0 for none. A request is at
+// most what the limit lets through in a quarter of a second, so that the flow is even.
 func newLoader(o *Options, limit int64) *loader {
 	l := &loader{Options: o, keeper: o.Keeper, run: mostRun}
 	if limit > 0 {
@@ -105,8 +106,9 @@ const (
 	causeChanging = "it changes while it is loaded"
 )
 
-// load makes the blocks of a step present. It may be done again at any time: what is
-// held costs nothing. has is who was asked for them just now; nil: nobody.
+// load makes the blocks of a step present. It is idempotent: a block that is held costs
+// nothing. has tells which blocks are held, if that was asked just now; nil means that
+// load asks.
 func (l *loader) load(ctx context.Context, p *GatePass, out outcome, has func(hearth.ID) bool) outcome {
 	o, first, n, most := out.object, out.first, out.n, l.run
 	if !o.Cacheable() {
@@ -120,7 +122,7 @@ func (l *loader) load(ctx context.Context, p *GatePass, out outcome, has func(he
 		has = l.has(ctx, &out)
 	}
 	if l.Owners != nil && l.rate == nil && !l.Owners.Here(o.Block(first)) {
-		most = hearth.ExtentBlocks // what is on its way to its owner no end of this process loses
+		most = hearth.ExtentBlocks // a kill of this process loses nothing that is on its way to its owner
 	}
 	for from := first; ; {
 		at, run, held := NextRun(holds(o, has), from, first+n, most)
@@ -145,8 +147,8 @@ func (l *loader) load(ctx context.Context, p *GatePass, out outcome, has func(he
 	}
 }
 
-// part is load of a step of a file. That it is archived one step finds out for all: what lies in an
-// archive may take a hundred thousand of them.
+// part is load for one step of a file. The first step that finds the file archived notes
+// that for all its steps: a file in an archive may have a hundred thousand of them.
 func (l *loader) part(ctx context.Context, p *GatePass, r *ref, out outcome) outcome {
 	if r.archived == nil {
 		return l.load(ctx, p, out, r.has)
@@ -162,10 +164,10 @@ func (l *loader) part(ctx context.Context, p *GatePass, r *ref, out outcome) out
 	return out
 }
 
-// bytes of its blocks.
+// bytes is how many bytes its blocks have.
 func (o *outcome) bytes() int64 { return o.sum(func(hearth.Block) bool { return true }) }
 
-// fetch brings a run of missing blocks and has each kept before it takes the next.
+// fetch brings a run of missing blocks. It has each kept before it takes the next.
 func (l *loader) fetch(ctx context.Context, p *GatePass, first hearth.Block, n int, out *outcome) error {
 	if err := l.wait(ctx, p, first, n); err != nil {
 		return err
@@ -192,7 +194,7 @@ func (l *loader) fetch(ctx context.Context, p *GatePass, first hearth.Block, n i
 	return l.bring(ctx, first, n, out)
 }
 
-// kept notes a block that was read: err is why it is not kept.
+// kept counts a block that was read. err is why it was not kept, nil if it was.
 func (o *outcome) kept(b hearth.Block, err error) {
 	if err == nil {
 		o.loaded += int64(b.Len())
@@ -204,7 +206,7 @@ func (o *outcome) kept(b hearth.Block, err error) {
 	}
 }
 
-// bring is fetch of what this node keeps.
+// bring is fetch for blocks that this node keeps itself.
 func (l *loader) bring(ctx context.Context, first hearth.Block, n int, out *outcome) (failed error) {
 	l.Source.Load(ctx, first, n, func(b hearth.Block, err error) bool {
 		if kept := new(hearth.NotKept); err != nil && !errors.As(err, kept) {
@@ -217,7 +219,7 @@ func (l *loader) bring(ctx context.Context, first hearth.Block, n int, out *outc
 	return failed
 }
 
-// wait holds a run back until the rate lets it through; other steps go on meanwhile.
+// wait holds a run back until the rate lets it through. Other steps go on meanwhile.
 func (l *loader) wait(ctx context.Context, p *GatePass, first hearth.Block, n int) error {
 	if l.rate == nil {
 		return nil
@@ -232,7 +234,7 @@ func (l *loader) wait(ctx context.Context, p *GatePass, first hearth.Block, n in
 	return p.Aside(ctx, func() error { return rest(ctx, delay) })
 }
 
-// changes is how often in a row a file may change before it is given up.
+// changes is how often in a row a file may change before the job gives it up.
 const changes = 3
 
 // replaced loads all of the version that a file's name means now.
@@ -259,8 +261,8 @@ func (l *loader) replaced(ctx context.Context, p *GatePass, r *ref) outcome {
 	return outcome{changed: true, object: &r.object, failed: r.object.Size, cause: causeChanging}
 }
 
-// held is what of an object is held, and the requests that the rest takes; has is as
-// load's.
+// held tells what of an object is held, and how many requests the rest takes. has is as
+// in load.
 func (l *loader) held(ctx context.Context, o *hearth.Object, has func(hearth.ID) bool) (t Tally, requests int64) {
 	if l.keeper == nil || !o.Cacheable() {
 		return t, 0
@@ -274,7 +276,7 @@ func (l *loader) held(ctx context.Context, o *hearth.Object, has func(hearth.ID)
 	return t, requests
 }
 
-// holds tells which blocks of an object are held.
+// holds tells how many bytes of each of an object's blocks are held.
 func holds(o *hearth.Object, has func(hearth.ID) bool) HeldBytes {
 	return func(i int64) int64 {
 		if b := o.Block(i); has(b.ID()) {

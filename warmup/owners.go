@@ -7,34 +7,35 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Owners are the nodes of a ring, of which each keeps its own blocks in its disk tier.
+// Owners are the nodes of a ring. Each keeps its own blocks in its disk tier.
 type Owners interface {
 	// Here reports whether this node is to keep a block.
 	Here(b hearth.Block) bool
-	// Load has the owner of blocks [first, first+n), all of one extent, keep them, and calls
-	// each for every one, in order, with what became of it: nil, hearth.NotKept, or an error. false:
-	// those that are left have become this node's own.
+	// Load has the owner keep blocks [first, first+n), all of one extent. It calls each
+	// once per block, in order, with nil, hearth.NotKept or an error. It returns false if
+	// the blocks that are left have become this node's own.
 	Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error)) bool
-	// Held asks for many blocks at once, this node's own among them, and tells them apart.
-	// What nobody could be asked for is not held.
+	// Held asks for many blocks at once, this node's own among them, and tells which are
+	// held. A block that nobody could be asked for is not held.
 	Held(ctx context.Context, blocks []hearth.Block) func(id hearth.ID) bool
-	// Flush is hearth.Store's, of all nodes where blocks were found or loaded since it was
-	// called last; an error is Unflushed.
+	// Flush does what hearth.Store's Flush does, at all nodes where blocks were found or
+	// loaded since the last call. An error is an Unflushed.
 	Flush(ctx context.Context) error
 }
 
-// Unflushed is an error of Owners' Flush; what it does not concern is on a device.
+// Unflushed is an error of Owners' Flush. Blocks that it does not concern are on a
+// device.
 type Unflushed interface {
 	error
 	// Unsafe reports whether a block is held only where it may be lost.
 	Unsafe(b hearth.Block) bool
 }
 
-// Loader has its Store keep blocks, as *cache.Tier does.
+// Loader brings blocks and has its Store keep them, as *cache.Tier does.
 type Loader interface {
-	// Load brings blocks [first, first+n) of one object and calls each once per block, in order,
-	// once it is kept, until each returns false: nil, hearth.NotKept, or why the block cannot be
-	// had, which ends the run.
+	// Load brings blocks [first, first+n) of one object. It calls each once per block, in
+	// order, until each returns false. err is nil once the block is kept, or
+	// hearth.NotKept. Any other error says why the block cannot be had, and ends the run.
 	Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool)
 }
 
@@ -52,8 +53,9 @@ func (l *loader) has(ctx context.Context, of ...*outcome) func(hearth.ID) bool {
 	return l.Owners.Held(ctx, all)
 }
 
-// ahead is has of what a walk goes over next, as far as it is small: what is large is
-// asked for on its own. nil: nobody was asked.
+// ahead tells which blocks of the small files of a page are held, for the walk that
+// reaches them next. Large files are asked for one by one. nil means that nobody was
+// asked.
 func (l *loader) ahead(ctx context.Context, page []Entry) func(hearth.ID) bool {
 	if l.Owners == nil {
 		return nil
@@ -69,10 +71,12 @@ func (l *loader) ahead(ctx context.Context, page []Entry) func(hearth.ID) bool {
 
 func isSmall(o *hearth.Object) bool { return o.Size <= hearth.ExtentBlocks*hearth.BlockSize }
 
-// askedAhead is how many blocks of a large object are asked for at once by who only looks.
+// askedAhead is how many blocks of a large object are asked about at once by a look
+// alone.
 const askedAhead = 1024
 
-// along is has of an object whose blocks are looked at from the first to the last.
+// along tells which blocks of an object are held, to a caller that goes from first to
+// last.
 func (l *loader) along(ctx context.Context, o *hearth.Object) func(hearth.ID) bool {
 	part := outcome{object: o}
 	if l.Owners == nil {
@@ -96,7 +100,8 @@ func (l *loader) flush(ctx context.Context) error {
 	return l.Owners.Flush(ctx)
 }
 
-// atRisk tells which blocks an error of flush concerns; nil: all.
+// atRisk tells which blocks an error of flush concerns. An error of another kind concerns
+// all.
 func atRisk(err error) func(hearth.Block) bool {
 	var there Unflushed
 	if errors.As(err, &there) {

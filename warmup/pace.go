@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// This file measures how fast something grows: lately, from notes of a counter, or in
-// all the time that requests were under way.
+// This file measures how fast something grows: lately, from samples of a counter, or over
+// all the time in which requests were in flight.
 
-// notes are enough for ten seconds of checkpoints.
+// notes is how many samples are kept: ten seconds of checkpoints.
 const notes = 10
 
-// growth is how fast a counter grew lately. The zero value has no notes.
+// growth is how fast a counter grew lately. The zero value has no samples.
 type growth struct {
 	at    [notes]time.Time
 	value [notes]int64
@@ -24,11 +24,11 @@ func (p *growth) Note(at time.Time, value int64) {
 	p.n++
 }
 
-// leastSpan is how long a counter is watched at least before its growth is called a rate: what came in the first
-// second is chance.
+// leastSpan is how long a counter is watched before its growth is called a rate. What
+// came in the first second is chance.
 const leastSpan = 2 * time.Second
 
-// Rate is how much it grew per second over the last notes; 0: that is not known.
+// Rate is the growth per second over the last samples; 0 means unknown.
 func (p *growth) Rate() int64 {
 	if p.n < 2 {
 		return 0
@@ -38,26 +38,26 @@ func (p *growth) Rate() int64 {
 	if took < leastSpan {
 		return 0
 	}
-	return max(0, int64(float64(p.value[last]-p.value[first])/took.Seconds())) // it may be set back
+	return max(0, int64(float64(p.value[last]-p.value[first])/took.Seconds())) // the counter may be set back
 }
 
-// Measure is what requests have brought, and the seconds in which any was under way.
+// Measure is what requests have brought, and the seconds in which any was in flight.
 type Measure struct {
 	Bytes    int64   `json:"bytes"`
 	Requests int64   `json:"requests"`
 	Seconds  float64 `json:"seconds"`
 }
 
-// meter measures requests, many of which may be under way at a time. The zero value has
+// meter measures requests, many of which may be in flight at a time. The zero value has
 // seen none.
 type meter struct {
 	mu    sync.Mutex // guards the rest
-	sum   Measure    // without the seconds since
-	since time.Time  // when the first of those under way began
-	busy  int        // are under way
+	sum   Measure    // without the seconds after since
+	since time.Time  // when the first of those in flight began
+	busy  int        // how many are in flight
 }
 
-// Start goes on from what was measured before.
+// Start goes on from an earlier Measure.
 func (m *meter) Start(before Measure) { m.sum = before }
 
 // Begin notes that a request begins.
@@ -69,8 +69,8 @@ func (m *meter) Begin() {
 	}
 }
 
-// End notes that a request has ended, and what it brought. One that brought nothing is
-// none, but for its time.
+// End notes that a request has ended, and what it brought. One that brought nothing
+// counts only for its time.
 func (m *meter) End(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

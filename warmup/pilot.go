@@ -1,16 +1,18 @@
 package warmup
 
-// pilot finds the number of steps under way that brings the most. It is arithmetic
-// only.
+// pilot finds the number of steps in flight that brings the most: congestion control by
+// arithmetic alone. The number grows while the rate does, and is halved when an origin asks
+// to slow down.
 type pilot struct {
 	steps int
-	best  float64 // units per second that a number of steps has brought
-	rest  int     // intervals without growth, after an origin asked to slow down
+	best  float64 // the best units per second so far, slowly forgotten
+	rest  int     // intervals left without growth, after an origin asked to slow down
 	flat  int     // intervals without a gain
 }
 
-// fly takes the rate of the last interval, whether all steps were under way in it,
-// and whether an origin asked to slow down, and gives the number for the next.
+// fly takes the rate of the last interval, whether all steps were in flight in it, and
+// whether an origin asked to slow down. It returns the number of steps for the next
+// interval.
 func (p *pilot) fly(rate float64, full, throttled bool, most int) int {
 	switch {
 	case throttled:
@@ -25,7 +27,7 @@ func (p *pilot) fly(rate float64, full, throttled bool, most int) int {
 		p.best = rate
 		p.steps = p.steps * 3 / 4
 	default:
-		p.best *= 0.99 // what was once is not for ever
+		p.best *= 0.99 // an old best rate fades
 		if p.flat++; p.flat%10 == 0 {
 			p.steps += 2
 		}

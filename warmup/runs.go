@@ -1,15 +1,16 @@
 package warmup
 
-// This file cuts what is missing of an object into requests: a run of blocks, one
-// behind the other, none of which is held. Who loads and who tells what loading will take
-// go by the same cut.
+// This file cuts what is missing of an object into requests. Each is for a run: adjacent
+// blocks, none of which is held. Loading uses this cut, and so does the estimate of what
+// loading takes.
 
-// HeldBytes is the bytes of an object's block if it is held; 0: it is missing.
+// HeldBytes is the size in bytes of an object's block i if it is held, and 0 if it is
+// missing.
 type HeldBytes func(i int64) int64
 
-// NextRun is the first run in blocks [from, end), of at most so many blocks: the block that
-// it begins with and how many it has, and the bytes that are held before it. n is 0 where
-// all is held.
+// NextRun finds the first run of missing blocks in [from, end), of most blocks at most.
+// It returns the run's first block and length, and the bytes that are held before it. n
+// is 0 if all blocks are held.
 func NextRun(in HeldBytes, from, end int64, most int) (at, n, held int64) {
 	for at = from; at < end; at++ {
 		bytes := in(at)
@@ -24,8 +25,8 @@ func NextRun(in HeldBytes, from, end int64, most int) (at, n, held int64) {
 	return at, n, held
 }
 
-// CountRuns is the bytes that are held of an object of so many blocks, and the requests that
-// the rest takes. No run goes beyond an extent.
+// CountRuns returns the bytes that are held of an object with so many blocks, and the
+// number of requests for the rest. No run goes beyond an extent.
 func CountRuns(in HeldBytes, blocks, extent int64, most int) (held, requests int64) {
 	for from := int64(0); from < blocks; {
 		at, n, bytes := NextRun(in, from, min(from-from%extent+extent, blocks), most)

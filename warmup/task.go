@@ -8,36 +8,38 @@ import (
 	"time"
 )
 
-// This file runs the parts of a job beside each other: the first error, or panic, of one
-// ends that job, and nothing else.
+// This file runs the parts of a job concurrently. The first error or panic of a part ends
+// its job, and nothing else.
 
-// startPart runs do beside others; its error, or panic, ends what they work on.
+// startPart runs do on a goroutine. An error or panic of it ends the work of the others.
 func startPart(work *sync.WaitGroup, end context.CancelCauseFunc, do func() error) {
 	work.Go(func() { tryPart(end, do) })
 }
 
-// tryPart runs do at once; its error, or panic, ends what others work on before it returns.
+// tryPart runs do now. An error or panic of it ends the work of the others before tryPart
+// returns.
 func tryPart(end context.CancelCauseFunc, do func() error) {
 	if err := guarded(do); err != nil {
 		end(err)
 	}
 }
 
-// few runs some parts at a time: few at first, and more with what was done, so that what is
-// under way when all is killed is little beside it.
+// few is a semaphore for parts. It lets few run at first, and more as parts end, so that
+// a kill loses little beside what was done.
 type few struct {
-	tokens chan struct{} // of those that run, and at first of those that must not yet
-	kept   int64         // of the latter, at first
-	ended  atomic.Int64  // parts
+	tokens chan struct{} // held by those that run, and at first for those that may not run yet
+	kept   int64         // how many are held at first
+	ended  atomic.Int64  // how many parts have ended
 	end    context.CancelCauseFunc
 	work   sync.WaitGroup
 }
 
-// endedPerMore parts have ended for each that is run at a time beyond the first.
+// endedPerMore is how many parts must end before one more may run at a time.
 const endedPerMore = 64
 
-// newFew runs first parts beside who asks for it, and one more with each 64 that have ended,
-// up to most; an error, or a panic beside that, ends what they work on.
+// newFew runs up to first parts beside their callers, and one more for each endedPerMore
+// that have ended, up to most. An error, or a panic of a part beside, ends the work of
+// all.
 func newFew(first, most int, end context.CancelCauseFunc) *few {
 	f := &few{tokens: make(chan struct{}, most), kept: int64(most - first), end: end}
 	for range f.kept {
@@ -46,7 +48,7 @@ func newFew(first, most int, end context.CancelCauseFunc) *few {
 	return f
 }
 
-// Aside runs do beside others if few run, else at once.
+// Aside runs do on a goroutine if few run, else now.
 func (f *few) Aside(do func() error) {
 	select {
 	case f.tokens <- struct{}{}:
@@ -63,17 +65,17 @@ func (f *few) Aside(do func() error) {
 	}
 }
 
-// more is called as a part has ended.
+// more is called when a part has ended.
 func (f *few) more() {
 	if n := f.ended.Add(1); n%endedPerMore == 0 && n/endedPerMore <= f.kept {
 		<-f.tokens
 	}
 }
 
-// Wait waits for those that were begun.
+// Wait waits for the parts that were begun.
 func (f *few) Wait() { f.work.Wait() }
 
-// guarded makes a panic an error.
+// guarded turns a panic into an error.
 func guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -91,7 +93,7 @@ func firstCause(ctx context.Context, err error) error {
 	return err
 }
 
-// rest waits for so long; the error is the cause of the context's end.
+// rest waits for d. An error is the cause of the context's end.
 func rest(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,25 +11,25 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Checker is what a job that checks asks beside.
+// Checker is what a job that checks needs beside the Keeper.
 type Checker interface {
 	// Verify reads blocks [first, first+n) of an object from the disk tier's device and
-	// compares checksums; pace is asked before bytes are read.
+	// compares checksums. It calls pace before it reads bytes.
 	Verify(ctx context.Context, o *hearth.Object, first, n int64, pace Pace) Verdict
-	// Files looks at the files of the disk tier that belong to no object, and calls bad
-	// with each that is not as it was written.
+	// Files reads the files of the disk tier that belong to no object. It calls bad for
+	// each that is not as it was written.
 	Files(ctx context.Context, pace Pace, bad func(file, cause string)) error
-	// Refresh asks the origin for a directory's names, unless that was done since then
+	// Refresh asks the origin for a directory's names, unless that was done after since
 	// (Unix ms).
 	Refresh(ctx context.Context, dir uint64, since int64) error
-	// Parent is the directory that a target which is a file lies in.
+	// Parent is the directory in which a target that is a file lies.
 	Parent(ctx context.Context, target string) (Entry, error)
-	// Changes calls each when a name means another thing than was known; it must not
-	// block. was, which is nil where it meant nothing, says what that was.
+	// Changes calls each when a name means another thing than was known. each must not
+	// block. was tells what the name meant; nil means that it meant nothing.
 	Changes(each func(dir uint64, name string, was func() (Entry, error))) (cancel func())
 }
 
-// What a check says of a path.
+// These are a check's verdicts on a path.
 const (
 	isMissing  = "missing"
 	isCorrupt  = "corrupt"
@@ -54,7 +54,7 @@ type checking struct {
 func (j *job) check(ctx context.Context) error {
 	r, o := &j.rec, &j.engine.o
 	name := filepath.Join(o.Files.Dir, r.ID)
-	if r.Checked == nil { // it begins, perhaps again
+	if r.Checked == nil { // it begins, perhaps not for the first time
 		r.Checked = &Checked{}
 		if err := removeFiles(name+changesSuffix, name+findingsSuffix); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (j *job) check(ctx context.Context) error {
 	if c.findings, err = openFindings(name+findingsSuffix, r.Checked.Logged); err != nil {
 		return err
 	}
-	defer func() { _ = c.findings.Close() }() // what a record speaks of was flushed before it
+	defer func() { _ = c.findings.Close() }() // findings that a record counts were flushed before it
 	defer o.Checker.Changes(func(dir uint64, name string, was func() (Entry, error)) {
 		if was == nil {
 			return
@@ -80,7 +80,7 @@ func (j *job) check(ctx context.Context) error {
 		})
 	})()
 	j.checking = c
-	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil { // what is not written cannot be read from a device
+	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil { // to be read, a block must be on the device
 		j.engine.told("a check cannot flush the disk tier", fmt.Errorf("job %s: %w", r.ID, err))
 	}
 	if err := j.pass(ctx); err != nil {
@@ -89,7 +89,7 @@ func (j *job) check(ctx context.Context) error {
 	return j.checkFiles(ctx)
 }
 
-// checkFiles looks at what belongs to no path, and ends the check.
+// checkFiles looks at files that belong to no path, and ends the check.
 func (j *job) checkFiles(ctx context.Context) error {
 	r := &j.rec
 	r.Checked.Damaged = 0
@@ -133,7 +133,7 @@ func (j *job) settle() {
 	}
 }
 
-// gone passes on the names of a directory that a fresh listing does not have any more.
+// gone passes on the names of a directory that a fresh listing no longer has.
 func (j *job) gone(ctx context.Context, w *walk, h here) error {
 	after := ""
 	if h.at.Target == w.start.Target && h.at.Root == w.start.Root && h.path == w.start.Path {
@@ -161,8 +161,8 @@ func (j *job) gone(ctx context.Context, w *walk, h here) error {
 	return nil
 }
 
-// known notes at a file whether its name was known to mean another version, and at what
-// is not there that it was.
+// known notes whether a file's name was known to mean another version. If the file does
+// not exist, it notes what the name was known to mean.
 func (j *job) known(r *ref) {
 	in := r.dir
 	if in == 0 {
@@ -197,8 +197,8 @@ func (j *job) verify(ctx context.Context, it *item, p *GatePass) (out outcome, r
 	return out, v.Read
 }
 
-// tally adds a step of a check to the counters. A file is told of once for each thing
-// that is worse than what was told of it before.
+// tally adds a step of a check to the counters. A file is reported again only for
+// something worse than what was reported before.
 func (c *commit) tally(it *item) {
 	r, out := &c.job.rec, &it.out
 	if it.ref.gone != nil {
@@ -244,7 +244,7 @@ func (c *commit) tally(it *item) {
 	}
 }
 
-// found keeps what is to be told of a path.
+// found records a verdict on a path.
 func (j *job) found(path, what, cause string) {
 	r := &j.rec
 	s := Sample{Path: path, Cause: cause, What: what}
@@ -262,7 +262,7 @@ func (j *job) found(path, what, cause string) {
 	}
 }
 
-// saveCheck brings what a check found so far to where it is kept.
+// saveCheck brings what a check found so far to disk.
 func (j *job) saveCheck() {
 	r := &j.rec
 	if j.checking == nil {
@@ -278,8 +278,8 @@ func (j *job) saveCheck() {
 		Damaged: c.Damaged, Buffered: c.Buffered, Logged: size, Unlogged: c.Unlogged}
 }
 
-// Findings are all paths that a check has found not to be whole so far, a line of JSON
-// each, as Sample has it.
+// Findings returns all paths that a check has found not to be whole so far. Each is a
+// line of JSON, as Sample has it.
 func (e *Engine) Findings(id string) (io.ReadCloser, error) {
 	v, _, err := e.Get(id)
 	if err != nil {

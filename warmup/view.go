@@ -11,9 +11,9 @@ type View struct {
 	Progress
 }
 
-// Progress is how far a job is, as of its last checkpoint. Totals are 0 until the
-// count has ended. BytesDone never falls, but at the end by what was lost, and by
-// what was counted of a version that a smaller one replaced.
+// Progress is how far a job had come at its last checkpoint. Totals are 0 until the count
+// has ended. BytesDone falls only at the end: by what was lost, and by what was counted
+// of a version that a smaller one replaced.
 type Progress struct {
 	Job        string `json:"job"`
 	Phase      string `json:"phase"`
@@ -21,13 +21,13 @@ type Progress struct {
 	FilesTotal int64  `json:"files_total"`
 	BytesDone  int64  `json:"bytes_done"`
 	BytesTotal int64  `json:"bytes_total"`
-	// RateBPS is bytes loaded per second lately; what was present does not count. Of a
-	// check it is bytes that were checked.
+	// RateBPS is how many bytes were loaded per second lately. What was present already
+	// does not count. For a check it is bytes checked.
 	RateBPS int64 `json:"rate_bps"`
-	// ETAS is how many seconds it will take at that rate; -1: not known.
+	// ETAS is how many seconds the rest takes at that rate; -1 means unknown.
 	ETAS int64 `json:"eta_s"`
-	// Errors are files that are not kept or failed, Found those found so far. What is archived is
-	// no error.
+	// Errors counts files that are not kept or failed. An archived file is no error.
+	// Found counts the files found so far.
 	Errors int64 `json:"errors"`
 	Found  int64 `json:"files_found"`
 }
@@ -67,24 +67,25 @@ func (s *shown) view() View {
 	return View{r, p}
 }
 
-// measured is how much a job has brought at least before it tells how long the rest takes: a hundredth of its bytes,
-// or this. Small objects that came while the first large one was under way tell nothing of that.
+// measured is how many bytes a job brings before it estimates the time for the rest, or a
+// hundredth of its bytes if that is less. Small objects that come while the first large
+// one is under way say nothing about the large one.
 const measured = 64 << 20
 
 // Line is a job in a node's status.
 type Line struct {
-	// What was asked for.
+	// What is the request, in one line.
 	What string `json:"what"`
-	// DryRun loads nothing.
+	// DryRun means that the job loads nothing.
 	DryRun bool `json:"dry_run,omitempty"`
 	Progress
 }
 
-// Update is one line of a watch: a job, or why there will be no more of it.
+// Update is one line of a watch: a job, or why the watch ends.
 type Update struct {
 	Job   *View  `json:"view,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// ErrEnded is the end of a watch of a job that is not over.
+// ErrEnded ends a watch of a job that is not over, because the node ended.
 var ErrEnded = errors.New("the node ended; the job goes on once it is back")

@@ -18,59 +18,63 @@ import (
 
 // Entry is a name of the tree and what it means.
 type Entry struct {
-	// ID of a directory, as the tree has it.
+	// ID is a directory's id in the tree.
 	ID   uint64
 	Dir  bool
 	Name string
 	// Object is a file's version.
 	Object hearth.Object
-	// Unsure is set of a file whose version is to be looked up before it is asked for.
+	// Unsure means that a file's version must be looked up before its blocks are asked
+	// for.
 	Unsure bool
 
-	has func(hearth.ID) bool // as ref's
+	has func(hearth.ID) bool // as in ref
 }
 
-// Names is the tree that jobs go over.
+// Names is the tree that jobs walk.
 type Names interface {
-	// Find is what a target means: a file, a directory, or one of each.
+	// Find says what a target means: a file, a directory, or one of each.
 	Find(ctx context.Context, target string) ([]Entry, error)
 	// ReadSince calls each for the names of a directory behind the name after, in the
-	// bucket's order, until it returns false. after is a file's, or a directory's with
-	// "/" behind it, whatever has that name now. What was listed since then (Unix ms) is
-	// new enough; else the tree's own rules say whether it is listed again.
+	// bucket's order, until each returns false. after is a file's name, or a directory's
+	// with "/" at its end, whatever has that name now. A listing later than since (Unix
+	// ms) is new enough. Otherwise the tree's own rules say whether the directory is
+	// listed again.
 	ReadSince(ctx context.Context, dir uint64, since int64, after string, each func(Entry) bool) error
-	// Lookup finds a file in a directory, or with "/" behind the name a directory.
+	// Lookup finds a file in a directory, or a directory if the name ends with "/".
 	Lookup(ctx context.Context, dir uint64, name string) (Entry, error)
-	// Hidden counts the keys right below a directory that have no name.
+	// Hidden counts the keys right below a directory that cannot be names in the tree.
 	Hidden(dir uint64) (int64, error)
 	// Now is the clock of listings, in Unix ms.
 	Now() int64
 }
 
 const (
-	pageNames = 512  // of a directory are held at a time
-	listPage  = 1000 // names are what an origin tells by one request
+	pageNames = 512  // how many names of a directory are held at a time
+	listPage  = 1000 // how many names an origin lists per request
 )
 
 // ref is a file where the walk found it.
 type ref struct {
-	at     Cursor // as it is once the file is counted
+	at     Cursor // the cursor once the file is counted
 	target string
-	dir    uint64 // 0: the target itself
+	dir    uint64 // 0 means the target itself
 	name   string
 	object hearth.Object
-	part   *Part  // what was counted of it before; nil: nothing
-	absent string // why there is nothing to load; "": there is
-	broken bool   // that is an error, and says nothing about whether it exists
-	// has is who was asked for its blocks, when its name was read; nil: nobody.
+	part   *Part  // what was counted of it before; nil means nothing
+	absent string // why there is nothing to load; "" means that there is something
+	broken bool   // absent is an error, and does not tell whether the file exists
+	// has tells which blocks are held, if that was asked when the name was read; nil if
+	// not.
 	has func(hearth.ID) bool
-	// archived is why a step of a file of several could not be loaded: it is archived, and the
-	// others are. nil within: none was so far; nil: it has one step.
+	// archived is shared by the steps of a file that has several. It points to nil until
+	// one step finds the file archived; then it holds the reason, which is true of all
+	// steps. It is nil for a file of one step.
 	archived *atomic.Pointer[string]
 
-	parent  uint64 // of a target, in a check
-	changed bool   // it was known to be another version, in a check
-	gone    *Was   // what it was, of a name that vanished; nil: it did not
+	parent  uint64 // in a check, the directory of a target
+	changed bool   // in a check, the name was known to mean another version
+	gone    *Was   // what a vanished name meant; nil means that it did not vanish
 }
 
 func (r *ref) path() string {
@@ -103,27 +107,30 @@ func versionText(o *hearth.Object) string { return hex.EncodeToString(o.Version[
 // walk goes over what a job was asked for, in order.
 type walk struct {
 	*Options
-	since int64 // Unix ms: directories that were listed later are not listed again
+	since int64 // Unix ms; a directory that was listed later is not listed again
 	// targets calls each for the targets from the one at the cursor on.
 	targets func(from Cursor, each func(target string, at, next Cursor) error) error
-	// goesOn: what cannot be listed or looked up is passed on as that, and stops nothing.
-	// What was asked for must be there, though, where it is one target.
+	// goesOn means that a path which cannot be listed or looked up is passed on as
+	// absent, and stops nothing. single means that there is one target; that one must
+	// exist.
 	goesOn, single bool
 	each           func(r ref) error
-	// ahead asks for the blocks of a page of names, if it is to be asked; nil: it is not.
+	// ahead asks which blocks of a page of names are held. nil means that nobody is asked
+	// ahead.
 	ahead func(ctx context.Context, page []Entry) func(hearth.ID) bool
-	// breathe is called with the time that each page took, and then what is done with its names.
+	// breathe is called with the time that each page took, and then with that of the work
+	// on it.
 	breathe func(ctx context.Context, took time.Duration)
 
-	// Of a check: refresh has a directory listed anew, gone passes on what vanished from
-	// one. start is where the walk began.
+	// These three are for a check: refresh has a directory listed anew, gone passes on
+	// the names that vanished from it, start is where the walk began.
 	refresh func(ctx context.Context, dir uint64) error
 	gone    func(ctx context.Context, w *walk, h here) error
 	start   Cursor
 }
 
-// find is what a target means. A check believes in a file, or that there is none, once
-// the directory, in, was listed anew.
+// find says what a target means. A check believes in a file, or in its absence, only once
+// the directory of the target has been listed anew. in is that directory.
 func (w *walk) find(ctx context.Context, target string) (roots []Entry, in uint64, err error) {
 	roots, err = w.Names.Find(ctx, target)
 	file := slices.ContainsFunc(roots, func(n Entry) bool { return !n.Dir })
@@ -141,7 +148,7 @@ func (w *walk) find(ctx context.Context, target string) (roots []Entry, in uint6
 	return roots, parent.ID, err
 }
 
-// absent passes on what cannot be looked up, unless that ends the walk.
+// absent passes on a path that cannot be looked up, or ends the walk because of it.
 func (w *walk) absent(ctx context.Context, r ref, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -154,8 +161,9 @@ func (w *walk) absent(ctx context.Context, r ref, err error) error {
 	return w.each(r)
 }
 
-// unlisted passes on a directory that cannot be listed, or not to its end, unless that
-// ends the walk. One that has gone since it was found is no more to be loaded.
+// unlisted passes on a directory that cannot be listed to its end, or ends the walk
+// because of it. A directory that has vanished since it was found has nothing to load any
+// more.
 func (w *walk) unlisted(ctx context.Context, h here, err error) error {
 	if errors.Is(err, fs.ErrNotExist) && h.path != "" {
 		return nil
@@ -168,8 +176,9 @@ func (w *walk) unlisted(ctx context.Context, h here, err error) error {
 	return w.absent(ctx, r, err)
 }
 
-// page reads names of a directory behind one of them, at most pageNames. One whose id is
-// not known any more, since the names were collected anew, is found again.
+// page reads at most pageNames names of a directory, behind one of them. If the
+// directory's id is no longer known, since the names were collected anew, page finds the
+// directory again.
 func (w *walk) page(ctx context.Context, h *here, after string, page []Entry) ([]Entry, error) {
 	page, err := w.names(ctx, h.dir, after, page)
 	if errors.Is(err, hearth.ErrStale) {
@@ -212,11 +221,13 @@ func (w *walk) names(ctx context.Context, dir uint64, after string, page []Entry
 	return page, err
 }
 
-// sureAtOnce are the look-ups of a page under way, as many as an origin has connections for names.
+// sureAtOnce is how many look-ups of a page are in flight: the connections that an origin
+// has for names.
 const sureAtOnce = 16
 
-// sure looks up the files of a page whose versions nobody vouches for. What cannot be looked up now
-// stays as it is: it is loaded last known, and asked for again when that is gone.
+// sure looks up the files of a page whose versions are unsure. A file that cannot be
+// looked up now keeps its last known version. The job loads that, and looks the name up
+// again if the version is gone.
 func (w *walk) sure(ctx context.Context, dir uint64, page []Entry) {
 	var work sync.WaitGroup
 	places := make(chan struct{}, sureAtOnce)
@@ -240,10 +251,10 @@ func (w *walk) sure(ctx context.Context, dir uint64, page []Entry) {
 	work.Wait()
 }
 
-// What a target may be: a file, a directory, or both.
+// A target may be a file, a directory, or both.
 const fileRoot, dirRoot = 0, 1
 
-// from goes over all behind a cursor, and the rest of the file at it.
+// from goes over everything behind a cursor, and over the rest of the file at the cursor.
 func (w *walk) from(ctx context.Context, start Cursor) error {
 	return w.targets(start, func(target string, at, next Cursor) error {
 		resumed := Cursor{}
@@ -259,7 +270,7 @@ func (w *walk) from(ctx context.Context, start Cursor) error {
 			return w.absent(ctx, r, err)
 		}
 		for _, n := range roots {
-			i := fileRoot // also where the other has come or gone since
+			i := fileRoot // also where the other one has come or gone since
 			if n.Dir {
 				i = dirRoot
 			}
@@ -305,9 +316,9 @@ func (h here) child(n Entry) here {
 	return h
 }
 
-// behind goes over what lies below a directory behind a path, of which part was
-// counted. The path is a file's, or, with "/" at its end, that of a directory that was
-// passed as a whole.
+// behind goes over what lies in a directory behind a path. part is what was counted of
+// the file at the path. The path is a file's, or, with "/" at its end, that of a
+// directory that was passed as a whole.
 func (w *walk) behind(ctx context.Context, h here, path string, part *Part) error {
 	name, rest, deeper := strings.Cut(path, "/")
 	if deeper {
@@ -331,7 +342,7 @@ func (w *walk) behind(ctx context.Context, h here, path string, part *Part) erro
 		r := h.file(n)
 		r.part = part
 		err = w.each(r)
-	case part != nil: // it vanished, with its directory or by itself
+	case part != nil: // it vanished, with its directory or alone
 		err = w.absent(ctx, gone, err)
 	case !errors.Is(err, fs.ErrNotExist):
 		gone.at.Path = h.path + name
@@ -345,7 +356,7 @@ func (w *walk) behind(ctx context.Context, h here, path string, part *Part) erro
 	return w.below(ctx, h, name)
 }
 
-// below goes over what lies below a directory behind the name after.
+// below goes over what lies in a directory behind the name after.
 func (w *walk) below(ctx context.Context, h here, after string) error {
 	var page []Entry
 	for {
@@ -375,7 +386,7 @@ func (w *walk) below(ctx context.Context, h here, after string) error {
 	}
 }
 
-// behind is what ReadSince calls the name that the entry had.
+// behind is the entry's name as ReadSince takes it.
 func (n *Entry) behind() string {
 	if n.Dir {
 		return n.Name + "/"
@@ -383,18 +394,19 @@ func (n *Entry) behind() string {
 	return n.Name
 }
 
-// How many directories are read at a time by a count, at first and at most: each is a
-// listing that a kill loses, and the namespace has 32, of which readers want some.
+// A count reads countFirst directories at a time at first, and countAhead at most. Each
+// is a listing that a kill loses. The namespace has 32 listings, of which readers need
+// some.
 const countFirst, countAhead = 3, 6
 
-// count goes over all of it in no order, several directories at a time.
+// count goes over everything in no order, several directories at a time.
 type count struct {
 	walk
-	aside  func(do func() error)     // beside others, or at once
-	listed func(names, hidden int64) // of a directory
+	aside  func(do func() error)     // runs do beside others, or at once
+	listed func(names, hidden int64) // is called for each directory
 }
 
-// all calls each of the walk for every file, also several at a time.
+// all calls each for every file, several at a time.
 func (c *count) all(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

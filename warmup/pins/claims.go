@@ -7,7 +7,7 @@ import (
 )
 
 // Claims are what jobs at work take of the cache directories, in the order in which they
-// began: what two share is the first one's.
+// began. What two jobs share counts for the first.
 type Claims struct {
 	mu  sync.Mutex // guards all
 	all []*Claim
@@ -18,12 +18,13 @@ type Claim struct {
 	set     *Set
 	needs   []atomic.Int64 // by directory
 	once    sync.Once
-	counted chan struct{} // closed once needs are whole, or the job has ended
+	counted chan struct{} // closed once needs are complete, or the job has ended
 	ended   atomic.Bool
 }
 
-// Open begins the claim of a job that loads on so many cache directories, and gives those
-// of the jobs that began before it. What it pins, the set has.
+// Open begins the claim of a job on so many cache directories. It also returns the claims
+// of the jobs that began before it. mine is nil if the job does not load. set has what the
+// job pins.
 func (c *Claims) Open(set *Set, dirs int, loads bool) (mine *Claim, before []*Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,14 +56,14 @@ func (c *Claim) Add(dir int, n int64) {
 	}
 }
 
-// Whole says that nothing is added any more.
+// Whole says that nothing more will be added.
 func (c *Claim) Whole() {
 	if c != nil {
 		c.once.Do(func() { close(c.counted) })
 	}
 }
 
-// Takes are the bytes that it takes of a directory so far; none once its job has ended.
+// Takes is how many bytes of a directory it takes so far. It is 0 once its job has ended.
 func (c *Claim) Takes(dir int) int64 {
 	if c.ended.Load() {
 		return 0
@@ -70,7 +71,7 @@ func (c *Claim) Takes(dir int) int64 {
 	return c.needs[dir].Load()
 }
 
-// Counted is closed once nothing is added any more.
+// Counted is closed once nothing more will be added.
 func (c *Claim) Counted() <-chan struct{} { return c.counted }
 
 // Has reports whether the job has pinned an object, by its version.

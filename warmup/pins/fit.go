@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// Fit sums up what a set needs of each cache directory. It is the whole set that must fit,
-// what is held of it already included: else loading the rest would push that out.
+// Fit sums up what a set needs of each cache directory. All of the set must fit, with
+// what of it is held already: otherwise loading the rest would push that out.
 type Fit struct {
-	rooms  []int64 // by directory, as it was told last
+	rooms  []int64 // by directory, as last told
 	needs  []int64
-	shared []int64  // of them, what jobs that began before need, too
-	before []*Claim // of those jobs
+	shared []int64  // the part of needs that jobs which began before need, too
+	before []*Claim // the claims of those jobs
 	mine   *Claim
-	pinned []*Set // of pins whose bytes are in needs
-	// Of is what rooms are those of, where that is no cache directory.
+	pinned []*Set // of durable pins whose bytes are in needs
+	// Of says what the rooms belong to, if that is not a cache directory.
 	Of string
 }
 
-// NewFit is that of a set of which nothing is known yet; of no directories it fits. What
-// is in none of before and of pinned is claimed by mine.
+// NewFit is the fit of a set of which nothing is known yet. With no directories
+// everything fits. mine claims the objects that are in none of before and pinned.
 func NewFit(rooms []int64, mine *Claim, before []*Claim, pinned []*Set) *Fit {
 	return &Fit{rooms: rooms, needs: make([]int64, len(rooms)), shared: make([]int64, len(rooms)), before: before, mine: mine, pinned: pinned}
 }
@@ -37,11 +37,11 @@ func (f *Fit) Add(dir int, n int64, version [16]byte) {
 	}
 }
 
-// Again takes the sums of the same set, added up later.
+// Again takes the sums of the same set that was added up once more, later.
 func (f *Fit) Again(x *Fit) { f.needs, f.shared = x.needs, x.shared }
 
-// Sums are the bytes that the set needs and has room for, and what other jobs have
-// claimed, beside what they share with it.
+// Sums are the bytes that the set needs, the bytes of room, and the bytes that other jobs
+// have claimed beside what they share with the set.
 func (f *Fit) Sums() (needs, room, claimed int64) {
 	for i := range f.needs {
 		needs, room, claimed = needs+f.needs[i], room+f.rooms[i], claimed+f.claimed(i)
@@ -56,8 +56,9 @@ func (f *Fit) claimed(dir int) (sum int64) {
 	return max(0, sum-f.shared[dir])
 }
 
-// Lacks says why what was added does not fit; "": it does. At the end, with the rooms of
-// then, other jobs must have theirs, too; until then rooms is nil.
+// Lacks says why what was added does not fit; "" means that it fits. At the end of a
+// count, rooms has the rooms of that moment, and other jobs must have theirs, too. Until
+// then rooms is nil.
 func (f *Fit) Lacks(rooms []int64) string {
 	end := rooms != nil
 	if end {

@@ -1,5 +1,6 @@
-// Package pins keeps what must stay in the disk tier, and says what of it is whose and what
-// fits beside: sets of objects, and what jobs at work take.
+// Package pins keeps what must stay in the disk tier. It has the sets of pinned objects,
+// what each job at work claims of the room, and what fits beside that. A set is a Bloom
+// filter.
 package pins
 
 import (
@@ -8,13 +9,14 @@ import (
 	"sync/atomic"
 )
 
-// Pins are the objects that the disk tier must not give up: those of pins, and those of
-// the jobs at work, which would make room for the rest of them: what was used often is
-// worth more to it than what was just loaded. An object that is none of them is taken for one in at most one case
-// of a hundred, and then stays a while longer. The zero value has none.
+// Pins are the objects that the disk tier must not evict: those of durable pins, and
+// those of the jobs at work. A job's objects need that because the tier prefers what was
+// used often to what was just loaded. Without it, it would evict the first objects to
+// make room for the rest. At most one other object in a hundred is taken for a pinned
+// one. It then stays a while longer. The zero value pins nothing.
 type Pins struct {
-	// Reserve counts memory against a budget, or says that there is none; Unreserve
-	// gives it back. nil: it is not counted.
+	// Reserve counts memory against a budget, or returns false if there is none left.
+	// Unreserve gives it back. nil means that memory is not counted.
 	Reserve   func(bytes int64) bool
 	Unreserve func(bytes int64)
 
@@ -36,7 +38,7 @@ func (p *Pins) Has(version [16]byte) bool {
 	return false
 }
 
-// Open makes an empty set, whose objects are pinned until it is closed.
+// Open makes an empty set. Its objects are pinned until it is closed.
 func (p *Pins) Open() *Set {
 	x := &Set{of: p}
 	if p != nil {
@@ -57,30 +59,30 @@ func (p *Pins) change(to func([]*Set) []*Set) {
 }
 
 const (
-	// pinBits for each object and pinProbes of them take one stranger in a hundred
-	// for one of ours.
+	// With pinBits bits and pinProbes probes for each object, one other object in a
+	// hundred is taken for a pinned one.
 	pinBits   = 10
 	pinProbes = 6
-	// firstPins are the objects of a job's first sieve; each further one holds twice
-	// as many.
+	// firstPins is how many objects the first Bloom filter of a set holds. Each further
+	// one holds twice as many.
 	firstPins = 1 << 12
 )
 
-// Set is the objects of one job, or of one pin: sieves (Bloom filters), each twice as
-// large as the one before.
+// Set is the objects of one job or one pin. It is a row of Bloom filters, here called
+// sieves. Each is twice as large as the one before.
 type Set struct {
-	of     *Pins      // nil: nobody asks
+	of     *Pins      // nil means that nobody asks
 	mu     sync.Mutex // guards adding
 	sieves atomic.Pointer[[]*sieve]
-	lacks  bool // there was no memory for a further sieve
+	lacks  bool // there was no memory for a further filter
 }
 
 type sieve struct {
 	words []atomic.Uint64
-	left  int // objects that it still takes
+	left  int // how many more objects it takes
 }
 
-// Add pins an object, by its version; false: there is no memory for it.
+// Add pins an object, by its version. It returns false if there is no memory for that.
 func (x *Set) Add(version [16]byte) bool {
 	if x.of == nil || x.Has(version) {
 		return true
@@ -125,9 +127,9 @@ func (x *Set) Has(version [16]byte) bool {
 	return false
 }
 
-// probe calls each for the bits of a version, until it returns false.
+// probe calls each for the bits of a version, until each returns false.
 func (s *sieve) probe(version [16]byte, each func(word *atomic.Uint64, bit uint64) bool) bool {
-	// Versions are SHA-256 output: two halves are two hashes.
+	// Versions are SHA-256 output, so their two halves serve as two hashes.
 	at, step := binary.LittleEndian.Uint64(version[:8]), binary.LittleEndian.Uint64(version[8:])|1
 	for range pinProbes {
 		bit := at % uint64(len(s.words)*64)
@@ -139,7 +141,7 @@ func (s *sieve) probe(version [16]byte, each func(word *atomic.Uint64, bit uint6
 	return true
 }
 
-// Close unpins all. Nothing is pinned by the set any more.
+// Close unpins the objects of the set. Nothing is pinned by it any more.
 func (x *Set) Close() {
 	if x.of == nil {
 		return
@@ -161,5 +163,5 @@ func (x *Set) Close() {
 		}
 	}
 	x.sieves.Store(nil)
-	x.lacks = true // whoever still adds gets no memory
+	x.lacks = true // a later Add gets no memory
 }

@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// Spare is what may be loaded before it is known whether all of a set fits: what goes into
-// free room, so that a refusal finds what was there before. A nil Spare is any room.
+// Spare bounds what may be loaded before it is known whether all of a set fits: as much
+// as the free room takes. So a refusal leaves what was there. A nil Spare has no limit.
 type Spare struct {
-	// Free are the bytes that each directory takes without giving anything up.
+	// Free are the bytes that each directory takes without an eviction.
 	Free func() []int64
-	// Fits is closed once the set is known to fit; then there is no limit.
+	// Fits is closed once the set is known to fit. From then on there is no limit.
 	Fits <-chan struct{}
 
 	mu    sync.Mutex    // guards under
-	under map[int]int64 // bytes under way, by directory
+	under map[int]int64 // bytes in flight, by directory
 }
 
-// Begin waits until n bytes more may be loaded into a directory. end is called once they
-// are there, or not to come; an error is the context's cause.
+// Begin waits until n more bytes may be loaded into a directory. The caller calls end
+// once they are there, or will not come. An error is the context's cause.
 func (s *Spare) Begin(ctx context.Context, dir int, n int64) (end func(), err error) {
 	none := func() {}
 	if s == nil {
