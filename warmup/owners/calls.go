@@ -10,15 +10,17 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// The numbers of the Calls between nodes that warm up, prefetch and check: 16 to 31. All
-// bodies but those of CallHeld and CallSlowed are JSON.
+// Calls between nodes that warm up, prefetch and check have the numbers 16 to 31. All
+// bodies but those of callHeld and callSlowed are JSON.
 const (
-	// callHeld asks which blocks the disk tier holds: 24 bytes for each, of its version and
-	// index (little-endian); the answer has a bit for each, the lowest of a byte first.
+	// callHeld asks which blocks the disk tier holds. The body has 24 bytes for each:
+	// version and index (little-endian). The answer has a bit for each, the lowest bit of
+	// a byte first.
 	callHeld uint16 = 16 + iota
-	// callOffered brings small objects where the disk tier loses nothing of worth for them.
+	// callOffered brings small objects, where the disk tier evicts nothing of worth for
+	// them.
 	callOffered
-	// callFlush brings what the disk tier was given to its devices.
+	// callFlush flushes what the disk tier was given to its devices.
 	callFlush
 	// callRoom asks what the disk tier may hold.
 	callRoom
@@ -30,17 +32,18 @@ const (
 
 const (
 	idBytes = 24
-	// mostIDs are asked for by one Call: 96 KiB.
+	// mostIDs is how many blocks one Call asks for: 96 KiB.
 	mostIDs = 4096
-	// mostOffered objects are in one Call, as Fills in a frame.
+	// mostOffered objects are in one Call, as many as Fills in a frame.
 	mostOffered = 64
-	// mostText is how many bytes of a cause travel.
+	// mostText bounds the text of a cause in a message, in bytes.
 	mostText = 1 << 10
 )
 
 var errBody = errors.New("the body is none of this call: run the same release on all nodes")
 
-// object is a hearth.Object as it travels. Names are bytes: JSON has only text.
+// object is a hearth.Object in a message. Names are bytes here, since JSON strings must
+// be text.
 type object struct {
 	Version []byte `json:"v"`
 	Link    []byte `json:"l"`
@@ -56,7 +59,7 @@ func objectOf(o *hearth.Object) object {
 		Sec: o.ModTime.Unix(), Nano: int64(o.ModTime.Nanosecond())}
 }
 
-// The most bytes of names, as package wire has them.
+// These bound the bytes of names, as in package wire.
 const mostLink, mostKey, mostETag = 255, 4096, 1024
 
 func (x *object) object() (*hearth.Object, error) {
@@ -68,7 +71,7 @@ func (x *object) object() (*hearth.Object, error) {
 		ModTime: time.Unix(x.Sec, x.Nano).UTC()}, nil
 }
 
-// run is the body of CallCheck: N blocks of an extent.
+// run is the body of callCheck: N blocks of an extent.
 type run struct {
 	Object object `json:"object"`
 	First  int64  `json:"first"`
@@ -91,14 +94,14 @@ func parseRun(body []byte) (first hearth.Block, n int, err error) {
 	return o.Block(r.First), int(r.N), nil
 }
 
-// offer is the body of CallOffered: small objects, and for how many seconds what others
-// have used since is worth more.
+// offer is the body of callOffered: small objects. A block that the owner's readers used
+// in the last SinceS seconds is worth more than they are.
 type offer struct {
 	Objects []object `json:"objects"`
 	SinceS  int64    `json:"since_s"`
 }
 
-// longAgo is the most that an offer may say, and what one says that nothing is worth less than.
+// longAgo is the highest SinceS. An offer that has no such time says longAgo.
 const longAgo = 1 << 31
 
 func parseOffer(body []byte) (all []*hearth.Object, since time.Duration, err error) {
@@ -116,7 +119,7 @@ func parseOffer(body []byte) (all []*hearth.Object, since time.Duration, err err
 	return all, time.Duration(x.SinceS) * time.Second, nil
 }
 
-// What became of an object that was offered.
+// These say what became of an object that was offered.
 const (
 	wasDeclined = iota // nothing was read
 	wasHeld
@@ -125,10 +128,10 @@ const (
 	wasFailed
 )
 
-// room is the answer of CallRoom, in bytes.
+// room is the answer of callRoom, in bytes.
 type room struct {
-	// Room may be held of blocks: the budget, less what the file system lacks, names, and what
-	// is pinned. Free is taken without giving anything up.
+	// Room is what may be held of blocks: the budget, less what the file system lacks,
+	// names, and what is pinned. Free is what is taken without an eviction.
 	Room int64 `json:"room"`
 	Free int64 `json:"free"`
 }
@@ -156,7 +159,7 @@ func parseIDs(body []byte) ([]hearth.ID, error) {
 	return all, nil
 }
 
-// bits is the answer of CallHeld.
+// bits is the answer of callHeld.
 type bits []byte
 
 func newBits(n int) bits { return make(bits, (n+7)/8) }
@@ -164,8 +167,7 @@ func newBits(n int) bits { return make(bits, (n+7)/8) }
 func (b bits) set(i int)      { b[i/8] |= 1 << (i % 8) }
 func (b bits) has(i int) bool { return b[i/8]&(1<<(i%8)) != 0 }
 
-// view is a document, as a body or an answer: these few bytes are counted against no
-// budget.
+// view makes a document a body or an answer. Its few bytes are counted against no budget.
 func view(document any) (*hearth.View, error) {
 	text, err := json.Marshal(document)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Join makes of what checks this node, and says what fits here, what does so for the ring;
-// others are answered by them from then on.
+// Join turns this node's Checker and Room into those of the ring. From then on, this node
+// answers other nodes with its own.
 func (o *Owners) Join(checker warmup.Checker, room warmup.Room) (warmup.Checker, warmup.Room) {
 	if o.o.Served != nil {
 		o.o.Served.parts.Store(&parts{checker, room})
@@ -21,15 +21,15 @@ func (o *Owners) Join(checker warmup.Checker, room warmup.Room) (warmup.Checker,
 	return checks{checker, o}, &ringRoom{o, room}
 }
 
-// checks is warmup.Checker of a ring. Names, and files that belong to no object, are this
-// node's.
+// checks is the warmup.Checker of a ring. Names, and files that belong to no object, are
+// checked at this node.
 type checks struct {
 	warmup.Checker
 	of *Owners
 }
 
-// Verify is warmup.Checker's: by the owner, who is named with what it finds. What is not
-// to be asked for is missing.
+// Verify is warmup.Checker's. The owner reads the blocks, and is named with what it
+// finds. Blocks that nobody could be asked for are missing.
 func (c checks) Verify(ctx context.Context, x *hearth.Object, first, n int64, pace warmup.Pace) warmup.Verdict {
 	o, b := c.of, x.Block(first)
 	if !x.Cacheable() {
@@ -92,19 +92,20 @@ func (o *Owners) verify(ctx context.Context, id string, r run, bytes int64) (war
 }
 
 const (
-	// roomEvery is how old what nodes say of their room may be, and roomWithin how long it is
-	// waited for: what one said before counts as well.
+	// roomEvery is how old the answers of nodes about their room may be. roomWithin is
+	// how long they are waited for. An earlier answer counts for a node that gives none.
 	roomEvery, roomWithin = time.Second, 2 * time.Second
 )
 
-// rooms are what other nodes said they have, as of then. Guarded by Owners' lock.
+// rooms are the last answers of other nodes. Owners' lock guards them.
 type rooms struct {
 	told  map[string]room
 	at    time.Time
-	asked chan struct{} // closed when those that are being asked have answered; nil: nobody is
+	asked chan struct{} // closed when the question in flight has been answered; nil means that none is
 }
 
-// ringRoom is warmup.Room of a ring, as one directory: what lies where nobody chooses.
+// ringRoom is the warmup.Room of a ring. It has one directory, since nobody chooses where
+// a block lies.
 type ringRoom struct {
 	of    *Owners
 	local warmup.Room
@@ -116,7 +117,7 @@ func (r *ringRoom) Needs(o *hearth.Object) (int, int64) {
 	return 0, bytes
 }
 
-// Rooms is warmup.Room's: the sum of what the nodes may hold, as far as they tell.
+// Rooms is warmup.Room's: the sum over the nodes, as far as they tell.
 func (r *ringRoom) Rooms(targets []string) []int64 {
 	sum := roomOf(r.local, targets).Room
 	for _, x := range r.of.roomsNow() {
@@ -125,7 +126,7 @@ func (r *ringRoom) Rooms(targets []string) []int64 {
 	return []int64{sum}
 }
 
-// Free is warmup.Room's: what all can take evenly, since each has its share of it.
+// Free is warmup.Room's: what all nodes can take evenly, since each takes its share.
 func (r *ringRoom) Free() []int64 {
 	mine := roomOf(r.local, nil)
 	least, sum := share(mine), mine.Room
@@ -135,7 +136,7 @@ func (r *ringRoom) Free() []int64 {
 	return []int64{int64(least * float64(sum))}
 }
 
-// share is the part of what a node may hold that is free.
+// share is the fraction of a node's room that is free.
 func share(x room) float64 {
 	if x.Room <= 0 {
 		return 0
@@ -149,7 +150,7 @@ func (*ringRoom) Covered(string, []string) bool { return false }
 // Within is warmup.Room's.
 func (*ringRoom) Within([]string) []*warmup.Set { return nil }
 
-// Of says what the room is.
+// Of says what the room belongs to.
 func (r *ringRoom) Of() string {
 	nodes, told := r.of.o.Names(), len(r.of.roomsNow())
 	text := fmt.Sprintf("the cache directories of the ring's %d nodes", len(nodes))
@@ -170,7 +171,7 @@ func roomOf(r warmup.Room, targets []string) (x room) {
 	return x
 }
 
-// roomsNow are what the other nodes say they have.
+// roomsNow are the last answers of the other nodes.
 func (o *Owners) roomsNow() map[string]room {
 	o.mu.Lock()
 	r := &o.rooms
@@ -187,7 +188,7 @@ func (o *Owners) roomsNow() map[string]room {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.rooms.told // never changed, but replaced
+	return o.rooms.told // the map is replaced, never changed
 }
 
 // askRooms asks all other nodes.

@@ -1,28 +1,31 @@
-// Package owners has warm-up, the prefetch of siblings and checks work at the nodes of a
-// ring that own what they are about. Two sides meet here: Owners is who asks, Served who
-// is asked.
+// Package owners has warm-up, prefetch and checks work at the nodes of a ring that own
+// the blocks. It has both sides: Owners asks, Served answers.
 //
-// A block that this node owns is loaded and asked for here, as without a ring. Of all others:
+// A block that this node owns is loaded and asked for here, as without a ring. For all
+// others:
 //
-//	load   by Fills without payload, as many in a frame as wait for one owner. Of a large
-//	       object a run of an extent lies in one frame, and the owner makes one request to its
-//	       origin of it. The owner has its disk tier keep each block before it answers, and
-//	       says why where that does not.
-//	held   many blocks by one Call of their IDs; the answer is a bit each. What is in an
-//	       owner's memory alone is not held: nobody knows for how long.
+//	load   by Fills without payload. Those that wait for one owner share a frame. A run of
+//	       blocks of a large object, within an extent, lies in one frame, and the owner makes
+//	       one request to its origin for it. The owner has its disk tier keep each block before
+//	       it answers. If the disk tier does not keep it, the owner says why.
+//	held   one Call asks for many blocks by ID; the answer is a bit each. A block that is only
+//	       in an owner's memory is not held: nobody knows for how long it stays.
 //	flush  before anything is counted, at each owner where something was found or loaded
-//	       since. An owner that cannot be asked is not believed to hold anything until it
-//	       could be flushed.
+//	       since the last flush. An owner that cannot be asked is believed to hold nothing
+//	       until it could be flushed.
 //	check  a part of an extent at a time: the owner reads it from its device.
 //
-// Each asks the ranks of an extent as a reader does: the owner; where that is silent or
-// down, or refuses for longer, the next rank, which may be this node; then nobody.
-// So an owner that dies is found by those of its blocks that are not held any more, and who
-// owns them then loads them. What an owner says went wrong at its origin is the answer.
+// All of them ask the ranks of an extent as a reader does. First comes the owner. If it
+// is silent or down, or refuses for long, the next rank is asked, which may be this node.
+// After the last rank there is no answer. So a dead owner shows by its blocks, which are not
+// held any more. Whoever owns them then loads them. If an owner reports an error of its
+// origin, that is the answer.
 //
-// Served lets loads and checks of others through a gate of its own, as warm-up has one:
-// few while readers of this node are active, fewer when an origin asks to slow down. Who
-// asks hears of the latter by a Call that is made while loads are under way, and begins fewer.
+// Served lets the loads and checks of others through a gate of its own, as warm-up has
+// one. The gate is narrow while readers of this node are active, and narrower when an
+// origin asks to slow down. The asking node learns of the latter by a Call while its
+// loads are in flight, and then begins fewer.
 //
-// All is bounded: what is under way to one owner, frames, bodies, and who is asked at a time.
+// All is bounded: what is in flight to one owner, frames, bodies, and how many nodes are
+// asked at a time.
 package owners

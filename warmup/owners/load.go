@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// mostFrames are under way to one owner, and mostItems in them: a part of what it takes
-	// of a peer, since readers come over the same connections. What comes meanwhile goes
-	// together, so that many small objects are few frames.
+	// mostFrames are in flight to one owner, with mostItems in them. That is part of what
+	// the owner takes from a peer, since readers use the same connections. What comes
+	// meanwhile shares a frame, so that many small objects need few frames.
 	mostFrames, mostItems = 16, 128
-	// refusedFirst is how soon one that has too much to do is asked again, then after twice
-	// as long, refusals times: another would load what the owner then loads once more.
+	// A node that refuses because it is busy is asked again after refusedFirst, then
+	// after twice as long each time, refusals times (exponential back-off). Another node
+	// would load what the owner then loads once more.
 	refusedFirst = 100 * time.Millisecond
 	refusals     = 4
 )
@@ -46,13 +47,13 @@ func (o *Owners) Load(ctx context.Context, first hearth.Block, n int, each func(
 			all(left.first, left.n, err, each)
 			return true
 		}
-		// Those before are the owner's, and found there or not when they are asked for.
+		// The blocks before left are the owner's. A later question finds whether it holds them.
 		first, n, w.why = left.first, left.n, err
 	}
 }
 
-// Strays are the bytes that another rank than the owner was asked to load, this node itself
-// among them: the owner did not answer.
+// Strays is how many bytes a rank other than the owner was asked to load, because the
+// owner did not answer. That rank may be this node.
 func (o *Owners) Strays() int64 { return o.strays.Load() }
 
 // part is n blocks of one object.
@@ -80,8 +81,8 @@ func all(first hearth.Block, n int, err error, each func(b hearth.Block, err err
 	}
 }
 
-// loadAt has a node load a part, and calls each for what it kept or did not. What is left
-// failed as err says.
+// loadAt has a node load a part, and calls each for every block that it kept or declined.
+// The blocks in left failed with err.
 func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hearth.Block, err error)) (left part, err error) {
 	pause := refusedFirst
 	for again := 0; p.n > 0; {
@@ -101,7 +102,7 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 		}
 		var said *wire.Error
 		switch err := results[k]; {
-		case errors.As(err, &said) && said.Class == wire.NotKept: // that is where the run ended
+		case errors.As(err, &said) && said.Class == wire.NotKept: // the run ended there
 			each(p.first, hearth.NotKept("at node "+o.name(id)+": "+said.Text))
 			p = p.behind(1)
 		case errors.Is(err, hearth.ErrRefused) && again < refusals && ctx.Err() == nil:
@@ -116,7 +117,7 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 	return p, nil
 }
 
-// rest waits, and doubles what is waited for.
+// rest waits for pause, and returns twice as much.
 func rest(ctx context.Context, pause time.Duration) time.Duration {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -127,24 +128,24 @@ func rest(ctx context.Context, pause time.Duration) time.Duration {
 	return 2 * pause
 }
 
-// line is what waits to be loaded at one node. Its fields are guarded by Owners' lock.
+// line is the queue of loads for one node. Owners' lock guards its fields.
 type line struct {
 	queue  []*ask
 	frames int
-	items  int // in them
+	items  int // in those frames
 }
 
-// ask is a part that somebody waits for.
+// ask is a part that a caller waits for.
 type ask struct {
 	part
-	results []error // of the frame's goroutine until answered
+	results []error // belongs to the frame's goroutine until answered
 	left    int
-	done    chan struct{} // closed once results are whole
-	gone    bool          // nobody waits any more
-	frame   *frame        // nil: it is in the queue
+	done    chan struct{} // closed once results are complete
+	gone    bool          // nobody waits for it any more
+	frame   *frame        // nil means that it is in the queue
 }
 
-// answer notes one block's result.
+// answer notes the result of one block.
 func (a *ask) answer(i int, err error) {
 	a.results[i] = err
 	if a.left--; a.left == 0 {
@@ -152,7 +153,7 @@ func (a *ask) answer(i int, err error) {
 	}
 }
 
-// frame is on its way; it ends when nobody waits for any of it.
+// frame is in flight. It ends when nobody waits for any of it.
 type frame struct {
 	asks  []*ask
 	items int
@@ -160,11 +161,11 @@ type frame struct {
 	end   context.CancelFunc
 }
 
-// fill has a node load a part, together with what others want of it, and gives what became
-// of each block.
+// fill has a node load a part, together with what other callers want of that node. It
+// returns what became of each block.
 func (o *Owners) fill(ctx context.Context, id string, p part) []error {
 	gone := func() []error { return slices.Repeat([]error{context.Cause(ctx)}, p.n) }
-	if ctx.Err() != nil { // nothing is sent for who will not hear of it
+	if ctx.Err() != nil { // do not send for a caller that has gone
 		return gone()
 	}
 	a := &ask{part: p, results: make([]error, p.n), left: p.n, done: make(chan struct{})}
@@ -193,7 +194,7 @@ func (o *Owners) fill(ctx context.Context, id string, p part) []error {
 	return gone()
 }
 
-// sendLocked sends what waits, as far as there may be more under way.
+// sendLocked sends from the queue, as far as more may be in flight.
 func (o *Owners) sendLocked(id string, l *line) {
 	for len(l.queue) > 0 && l.frames < mostFrames && l.items < mostItems {
 		f := &frame{}

@@ -17,34 +17,34 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Options are what Owners work with. All must be given but Served.
+// Options are what Owners work with. All but Served are required.
 type Options struct {
-	// Router is how the nodes are asked, and Names are those of all owners by id, this one among
-	// them.
+	// Router says how the nodes are asked. Names are the names of all owners by id, this
+	// one included.
 	Router *route.Router
 	Names  func() map[string]string
 	// Disk is this node's disk tier.
 	Disk hearth.Store
-	// Served is told what of this node checks and says what fits, once Join knows it; nil:
-	// nobody asks this node.
+	// Served gets this node's Checker and Room once Join knows them. nil means that no
+	// other node asks this one.
 	Served *Served
 }
 
-// Owners are the nodes of a ring, to who warms up, prefetches and checks here. It is
-// warmup.Owners. Its methods may be called from many goroutines.
+// Owners are the nodes of a ring, as warm-up, prefetch and checks of this node see them.
+// It is a warmup.Owners. Its methods are safe for concurrent use.
 type Owners struct {
 	o      Options
 	ctx    context.Context // ended by Close
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
-	slowed atomic.Int64   // answers of origins elsewhere that asked to slow down
-	strays atomic.Int64   // bytes that another rank was asked to load than the owner
+	slowed atomic.Int64   // answers in which origins of other nodes asked to slow down
+	strays atomic.Int64   // bytes that a rank other than the owner was asked to load
 
-	mu      sync.Mutex // guards the rest; never held while somebody is asked
+	mu      sync.Mutex // guards the rest; never held while a node is asked
 	closed  bool
 	lines   map[string]*line
-	touched map[string]bool // nodes where something is held that may not be flushed
-	unsure  map[string]bool // of them, those that could not be asked to
+	touched map[string]bool // nodes that hold something and may not have flushed it
+	unsure  map[string]bool // of these, the nodes that could not be asked to flush
 	pulses  map[string]*pulse
 	rooms   rooms
 }
@@ -54,7 +54,7 @@ var (
 	errClosed               = errors.New("the node ends")
 )
 
-// New returns Owners that have asked nobody yet. Close them.
+// New returns Owners that have not asked any node yet. Close them.
 func New(o Options) *Owners {
 	x := &Owners{o: o, lines: map[string]*line{}, touched: map[string]bool{}, unsure: map[string]bool{}, pulses: map[string]*pulse{}}
 	x.rooms.told = map[string]room{}
@@ -62,7 +62,7 @@ func New(o Options) *Owners {
 	return x
 }
 
-// Close ends what is under way and waits for it.
+// Close ends what is in flight and waits for it.
 func (o *Owners) Close() {
 	o.mu.Lock()
 	o.closed = true
@@ -71,7 +71,7 @@ func (o *Owners) Close() {
 	o.work.Wait()
 }
 
-// goLocked runs do beside others, unless all ends.
+// goLocked runs do on a goroutine. It returns false if the Owners are closed.
 func (o *Owners) goLocked(do func()) bool {
 	if o.closed {
 		return false
@@ -85,7 +85,7 @@ func (o *Owners) name(id string) string {
 	return cmp.Or(o.o.Names()[id], id)
 }
 
-// at names a node in what it says, or the wire says of it, which names it as well.
+// at puts a node's name before an error. If the wire put it there already, it stands once.
 func (o *Owners) at(id string, err error) error {
 	name := o.name(id)
 	if inner := errors.Unwrap(err); inner != nil && err.Error() == "peer "+name+": "+inner.Error() {
@@ -94,15 +94,15 @@ func (o *Owners) at(id string, err error) error {
 	return fmt.Errorf("at node %s: %w", name, err)
 }
 
-// way is how far the ranks of an extent were asked.
+// way is how far the ranks of an extent have been asked.
 type way struct {
 	route.Walk
-	why error // what the last one that could not be asked said
+	why error // the error of the last rank that could not be asked
 }
 
 func (o *Owners) way(b hearth.Block) way { return way{o.o.Router.Walk(place.Of(b)), wire.ErrDown} }
 
-// step goes on to the next rank that can be asked, or is this node.
+// step goes on to the next rank that can be asked or is this node.
 func (o *Owners) step(w *way) (id string, at route.Step) {
 	for {
 		id, _, at := w.Next()
@@ -113,28 +113,28 @@ func (o *Owners) step(w *way) (id string, at route.Step) {
 	}
 }
 
-// nobody is the end of a way.
+// nobody is the error at the end of a way.
 func (w *way) nobody(b hearth.Block) error {
 	return fmt.Errorf("block %v: %w: %w", b.ID(), route.ErrNobody, w.why)
 }
 
-// elsewhere reports whether an error says that a node could not be asked, rather than
-// what it has to say.
+// elsewhere reports whether an error means that a node could not be asked. Other errors
+// are the node's answer.
 func elsewhere(ctx context.Context, err error) bool {
 	return route.Elsewhere(ctx, err) && !errors.Is(err, errBody) && !errors.Is(err, errClosed)
 }
 
-// Here is warmup.Owners'. What no tier may keep is nobody else's.
+// Here is warmup.Owners'. A block that no tier may keep belongs to this node.
 func (o *Owners) Here(b hearth.Block) bool { return o.o.Router.Mine(b) }
 
-// touch notes that something is held at a node that it may not have flushed.
+// touch notes that a node holds something that it may not have flushed.
 func (o *Owners) touch(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.touched[id] = true
 }
 
-// mostBeside nodes are asked at a time by who asks all.
+// mostBeside nodes are asked at a time by a question to all.
 const mostBeside = 16
 
 // beside calls do for each node, some at a time.
@@ -151,13 +151,13 @@ func beside[T any](nodes map[string]T, do func(id string, x T)) {
 	}
 }
 
-// extent is blocks of one extent that are asked for.
+// extent is the blocks of one extent that are asked for.
 type extent struct {
 	way
 	blocks []hearth.Block
 }
 
-// extents are the blocks by extent; those of one follow each other.
+// extents groups blocks by extent. Blocks of one extent must be adjacent.
 func (o *Owners) extents(blocks []hearth.Block) (all []*extent) {
 	for i := 0; i < len(blocks); {
 		first := blocks[i].ID()
@@ -177,8 +177,8 @@ func (o *Owners) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID
 	return func(id hearth.ID) bool { return by(id) != "" }
 }
 
-// Holders asks the owners of blocks for what their disks hold, and tells which of them has a block; "": none that could
-// be asked.
+// Holders asks the owners of blocks what their disks hold, and tells which node has a
+// block. "" means none that could be asked.
 func (o *Owners) Holders(ctx context.Context, blocks []hearth.Block) func(hearth.ID) string {
 	held := map[hearth.ID]string{}
 	for left := o.extents(blocks); len(left) > 0; {
@@ -217,7 +217,7 @@ func (o *Owners) here(x *extent, held map[hearth.ID]string) {
 	}
 }
 
-// heldAt asks a node for blocks.
+// heldAt asks a node which blocks it holds.
 func (o *Owners) heldAt(ctx context.Context, id string, all []*extent) (held []hearth.ID, err error) {
 	var blocks []hearth.Block
 	for _, x := range all {
@@ -240,7 +240,7 @@ func (o *Owners) heldAt(ctx context.Context, id string, all []*extent) (held []h
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.unsure[id] {
-		return nil, nil // not for certain
+		return nil, nil // nothing is certain until it has flushed
 	}
 	if len(held) > 0 {
 		o.touched[id] = true
@@ -248,7 +248,7 @@ func (o *Owners) heldAt(ctx context.Context, id string, all []*extent) (held []h
 	return held, nil
 }
 
-// call asks a node and copies its answer. The body is released.
+// call asks a node and copies its answer. It releases the body.
 func (o *Owners) call(ctx context.Context, id string, number uint16, body *hearth.View) ([]byte, error) {
 	if body != nil {
 		defer body.Release()
@@ -286,7 +286,7 @@ func (o *Owners) Flush(ctx context.Context) error {
 		case err == nil:
 		case away:
 			o.touched[id], o.unsure[id] = true, true
-		case o.o.Router.Peer(id) != nil: // else it has gone, and who asks for its blocks finds that
+		case o.o.Router.Peer(id) != nil: // otherwise it has gone, and a question for its blocks shows that
 			o.touched[id] = true
 			failed.nodes[id] = err
 		}
@@ -307,7 +307,7 @@ type unflushed struct {
 	nodes map[string]error
 }
 
-// Error names all.
+// Error has the errors of all nodes.
 func (u unflushed) Error() string {
 	errs := []error{u.here}
 	for _, err := range u.nodes {
@@ -332,8 +332,9 @@ func (u unflushed) Unsafe(b hearth.Block) bool {
 	return u.here != nil
 }
 
-// pulseEvery is how often an owner that loads is asked whether it is slowed down: as often
-// as a gate looks. Of many each is asked less often. quietAfter the last load it is not.
+// pulseEvery is how often an owner that loads is asked whether its origin slows it down:
+// as often as a gate looks. With many owners each is asked less often. An owner that has
+// loaded nothing for quietAfter is not asked.
 const (
 	pulseEvery = 200 * time.Millisecond
 	pulseEach  = 64
@@ -342,14 +343,15 @@ const (
 
 // pulse is what an owner said of its origins.
 type pulse struct {
-	used, at time.Time // when it last loaded something, and was asked
+	used, at time.Time // when it last loaded something, and when it was asked
 	busy     bool
 	known    bool
 	slowed   int64
 }
 
-// Throttled adds to the answers of this node's origins that asked to slow down those of
-// owners that load for it, as far as they have said; it has them asked again. It never waits.
+// Throttled counts answers that asked to slow down: own, which are those of this node's
+// origins, and those of owners that load for it, as far as known. It has the owners asked
+// again. It never waits.
 func (o *Owners) Throttled(own int64) int64 {
 	now := time.Now()
 	o.mu.Lock()
@@ -367,7 +369,7 @@ func (o *Owners) Throttled(own int64) int64 {
 	return own + o.slowed.Load()
 }
 
-// look asks an owner whether it is slowed down.
+// look asks an owner whether its origin slows it down.
 func (o *Owners) look(id string, p *pulse) {
 	ctx, cancel := context.WithTimeout(o.ctx, quietAfter)
 	defer cancel()
@@ -380,7 +382,7 @@ func (o *Owners) look(id string, p *pulse) {
 		return
 	}
 	if p.known && n != p.slowed {
-		o.slowed.Add(max(1, n-p.slowed)) // it may have begun anew
+		o.slowed.Add(max(1, n-p.slowed)) // the owner may have restarted
 	}
 	p.known, p.slowed = true, n
 }

@@ -14,66 +14,69 @@ import (
 	"github.com/hearthfs/hearth/warmup"
 )
 
-// Disk is a disk tier, as *disk.Store is.
+// Disk is a disk tier, such as *disk.Store.
 type Disk interface {
 	hearth.Store
-	// Spare reports whether a block would be taken now and nothing lost for it that was used
-	// since then, or is worth more, and whether the writer keeps up.
+	// Spare reports whether the block would be taken now without evicting anything that
+	// was used since then or is worth more (room). queue reports whether the writer keeps
+	// up.
 	Spare(b hearth.Block, since time.Time) (room, queue bool)
 }
 
-// Tier is that of a node's own blocks, as *cache.Tier is.
+// Tier is the tier of a node's own blocks, such as *cache.Tier.
 type Tier interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 }
 
-// ServedOptions are what Served works with. All must be given.
+// ServedOptions are what Served works with. All are required.
 type ServedOptions struct {
-	// Own brings this node's own blocks, of warm-ups and Ahead of readers, to Disk.
+	// Own brings this node's own blocks to Disk for warm-ups; Ahead prefetches them for
+	// readers.
 	Own   warmup.Loader
 	Ahead Tier
 	Disk  Disk
-	// Known says why an object that a peer names is none of this node's origins: its link is
-	// not known (hearth.ErrMiss), or its Version is not that of its fields.
+	// Known says why an object that a peer names is not one of this node's origins.
+	// Either its link is unknown (hearth.ErrMiss), or its Version does not follow from
+	// its fields.
 	Known func(o *hearth.Object) error
-	// Readers, Throttled and Connections are of this node, as warmup.Options has them.
+	// Readers, Throttled and Connections are those of this node, as in warmup.Options.
 	Readers, Throttled func() int64
 	Connections        func() int
 }
 
-// Served is what this node does for others that warm up, prefetch and check. Its methods
-// may be called from many goroutines.
+// Served is what this node does for nodes that warm up, prefetch and check. Its methods
+// are safe for concurrent use.
 type Served struct {
 	o      ServedOptions
 	ctx    context.Context // ended by Close
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
 	gate   *warmup.Gate
-	parts  atomic.Pointer[parts] // nil: not known yet
-	turn   chan struct{}         // capacity 1: held by who flushes
-	offers chan struct{}         // capacity mostTaken: held by who is offered objects
+	parts  atomic.Pointer[parts] // nil means not known yet
+	turn   chan struct{}         // capacity 1: held by the flush that runs
+	offers chan struct{}         // capacity mostTaken: a semaphore for offers
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
-	next    *flush // that has not begun
+	next    *flush // a flush that has not begun
 	share   *warmup.GateShare
-	working int // for others now; 0: share has left
+	working int // for others now; at 0 the share has left
 }
 
-// parts are what of this node checks, and says what fits.
+// parts are the Checker and the Room of this node.
 type parts struct {
 	checker warmup.Checker
 	room    warmup.Room
 }
 
-// mostTaken offers are worked on at a time, each of up to 64 objects beside each other; of one
-// node there are four at most.
+// mostTaken offers are worked on at a time, each with up to 64 objects at once. One node
+// has at most four in flight.
 const mostTaken = 16
 
-// mostLarge runs of many blocks may be under way: the gate has fewer.
+// mostLarge is no limit for large steps: the gate lets fewer through.
 const mostLarge = 1 << 20
 
-// NewServed returns a Served that answers. Close it once nobody asks any more.
+// NewServed returns a Served that answers. Close it once no other node asks.
 func NewServed(o ServedOptions) *Served {
 	s := &Served{o: o, gate: warmup.NewGate(), turn: make(chan struct{}, 1), offers: make(chan struct{}, mostTaken)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -83,7 +86,7 @@ func NewServed(o ServedOptions) *Served {
 	return s
 }
 
-// Close ends what is under way and waits for it.
+// Close ends what is in flight and waits for it.
 func (s *Served) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -100,8 +103,9 @@ func (s *Served) Calls() map[uint16]wire.Answer {
 	}
 }
 
-// Load is a Fill without payload: it returns once the disk tier keeps the block, or says
-// why not by a *wire.Error of class NotKept. The object is known to be one of this node's.
+// Load serves a Fill without payload. It returns once the disk tier keeps the block, or
+// says why not by a *wire.Error of class NotKept. The object is known to be one of this
+// node's.
 func (s *Served) Load(ctx context.Context, b hearth.Block) error {
 	if s.o.Disk.Has(b.ID()) {
 		return nil
@@ -114,8 +118,8 @@ func (s *Served) Load(ctx context.Context, b hearth.Block) error {
 	return failed
 }
 
-// said is an error as it travels. What ended with this node, or because nobody waits any
-// more, is no word on the block: others are to be asked.
+// said is an error as it travels. A block that failed because this node ended, or because
+// nobody waits any more, is refused: the asking node asks others then.
 func said(ctx context.Context, err error) error {
 	var not hearth.NotKept
 	switch {
@@ -129,8 +133,8 @@ func said(ctx context.Context, err error) error {
 	return err
 }
 
-// enter waits until something may be done for another node. While nothing is, the gate
-// looks at nobody.
+// enter waits until work for another node may begin. Without such work, the gate does not
+// look at readers.
 func (s *Served) enter(ctx context.Context, large bool) (p *warmup.GatePass, exit func(bytes int64), err error) {
 	s.mu.Lock()
 	if s.working++; s.working == 1 {
@@ -156,8 +160,8 @@ func (s *Served) enter(ctx context.Context, large bool) (p *warmup.GatePass, exi
 	}, nil
 }
 
-// load reads blocks that are missing and has the disk tier keep each, and calls each in
-// order until it returns false, or with an error that is not NotKept.
+// load reads blocks that are missing and has the disk tier keep each. It calls each in
+// order until each returns false, or with an error that is not NotKept.
 func (s *Served) load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool) {
 	_, exit, err := s.enter(ctx, n > 1)
 	if err != nil {
@@ -174,9 +178,9 @@ func (s *Served) load(ctx context.Context, first hearth.Block, n int, each func(
 	})
 }
 
-// Run is Load of a run of blocks, in order, for wire.Handler: what is missing of it is one
-// request to the origin, or as many as there are gaps. It ends with the first error, as the
-// rest of the run does for who asks.
+// Run is Load for a run of blocks, in order, for wire.Handler. What is missing of the run
+// is one request to the origin, or as many as it has gaps. The run ends with the first
+// error, which the asking node also takes as its end.
 func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, v *hearth.View, err error) bool) {
 	o, end := first.Object, first.Index+int64(n)
 	held := func(i int64) int64 {
@@ -207,7 +211,7 @@ func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b
 	}
 }
 
-// held answers CallHeld.
+// held answers callHeld.
 func (s *Served) held(_ context.Context, body []byte) (*hearth.View, error) {
 	ids, err := parseIDs(body)
 	if err != nil {
@@ -222,8 +226,8 @@ func (s *Served) held(_ context.Context, body []byte) (*hearth.View, error) {
 	return hearth.NewView(answer), nil
 }
 
-// offered answers CallOffered: objects one beside the other, since each waits for its first
-// byte.
+// offered answers callOffered. The objects are brought at once, since each waits for its
+// first byte.
 func (s *Served) offered(ctx context.Context, body []byte) (*hearth.View, error) {
 	objects, since, err := parseOffer(body)
 	if err != nil {
@@ -250,7 +254,7 @@ func (s *Served) offered(ctx context.Context, body []byte) (*hearth.View, error)
 	return hearth.NewView(answer), nil
 }
 
-// take brings one block where nothing of worth is lost for it.
+// take brings one block if nothing of worth is evicted for it.
 func (s *Served) take(ctx context.Context, b hearth.Block, since time.Time) byte {
 	if s.o.Disk.Has(b.ID()) {
 		return wasHeld
@@ -276,19 +280,19 @@ func (s *Served) take(ctx context.Context, b hearth.Block, since time.Time) byte
 	}
 	brought = int64(b.Len())
 	if !s.o.Disk.Has(b.ID()) {
-		return wasFailed // the origin was asked for nothing
+		return wasFailed // it was brought and not kept
 	}
 	return wasBrought
 }
 
-// flush is one that several wait for.
+// flush is one flush that several callers may wait for.
 type flush struct {
 	done chan struct{}
 	err  error
 }
 
-// flush answers CallFlush. One runs at a time; who comes meanwhile shares the next one:
-// what they were given may be too late for the one that runs.
+// flush answers callFlush. One flush runs at a time. Callers that come meanwhile share
+// the next one, since what they wrote may be too late for the one that runs.
 func (s *Served) flush(ctx context.Context, _ []byte) (*hearth.View, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -320,7 +324,7 @@ func (s *Served) flushes(f *flush) {
 	close(f.done)
 }
 
-// room answers CallRoom.
+// room answers callRoom.
 func (s *Served) room(context.Context, []byte) (*hearth.View, error) {
 	p := s.parts.Load()
 	if p == nil || p.room == nil {
@@ -329,7 +333,7 @@ func (s *Served) room(context.Context, []byte) (*hearth.View, error) {
 	return view(roomOf(p.room, nil))
 }
 
-// check answers CallCheck.
+// check answers callCheck.
 func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
 	first, n, err := parseRun(body)
 	if err == nil {
@@ -351,14 +355,14 @@ func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
 		return ctx.Err()
 	})
 	exit(v.Read)
-	if ctx.Err() != nil { // it did not look at all of them
+	if ctx.Err() != nil { // it did not look at all blocks
 		return nil, hearth.ErrRefused
 	}
 	v.Cause = cut(v.Cause)
 	return view(v)
 }
 
-// slowed answers CallSlowed.
+// slowed answers callSlowed.
 func (s *Served) slowed(context.Context, []byte) (*hearth.View, error) {
 	return hearth.NewView(binary.LittleEndian.AppendUint64(nil, uint64(max(0, s.o.Throttled())))), nil
 }

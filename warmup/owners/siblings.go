@@ -11,7 +11,8 @@ import (
 	"github.com/hearthfs/hearth/peer/route"
 )
 
-// Store is where prefetch brings this node's own blocks, as prefetch.Store has it.
+// Store is where prefetch brings this node's own blocks. Its methods are those of
+// prefetch.Store.
 type Store interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 	Has(id hearth.ID) bool
@@ -21,31 +22,35 @@ type Store interface {
 }
 
 const (
-	// mostBrought blocks are remembered that were brought to their owners: 8 bytes each.
+	// mostBrought is how many blocks brought to their owners are remembered, 8 bytes
+	// each.
 	mostBrought = 1 << 15
-	// declinedFor is how long an owner that had no room for one is offered none.
+	// declinedFor is how long an owner that had no room for a block is offered none.
 	declinedFor = time.Second
-	// mostOffers are under way to one owner.
+	// mostOffers are in flight to one owner.
 	mostOffers = 4
 )
 
-// Siblings is prefetch.Store of a ring: what another node owns is offered to it. It takes
-// it where nothing of worth is lost, and readers get it there.
+// Siblings is the prefetch.Store of a ring. A block that another node owns is offered to
+// that node. The owner takes it if nothing of worth is evicted for it, and readers get it
+// there.
 type Siblings struct {
 	of    *Owners
 	local Store
-	since atomic.Pointer[time.Time] // what was used later is worth more than what is offered
-	// brought are those that were, by a hash that also is the place of each. One whose place
-	// another took counts as evicted unread.
+	since atomic.Pointer[time.Time] // a block used later is worth more than one that is offered
+	// brought is a table of the blocks that were brought to their owners. A block's hash
+	// is its entry and also says where the entry lies. A block whose place another took
+	// counts as evicted unread.
 	brought [mostBrought]atomic.Uint64
 
 	mu       sync.Mutex // guards the rest
 	flying   map[hearth.ID]bool
-	declined map[string]time.Time // when a node had no room
+	declined map[string]time.Time // when a node last had no room
 	offers   map[string]*offers
 }
 
-// offers are what is offered to one node; what comes while enough are under way goes together.
+// offers is the queue of offers to one node. While enough are in flight, what comes
+// shares a Call.
 type offers struct {
 	queue  []*offered
 	frames int
@@ -56,25 +61,26 @@ type offered struct {
 	answer chan told // capacity 1
 }
 
-// told is what became of one.
+// told is what became of one object.
 type told struct {
 	what byte
 	err  error
 }
 
-// Siblings makes a store for prefetch; local has this node's own blocks.
+// Siblings makes a Store for prefetch. local has this node's own blocks.
 func (o *Owners) Siblings(local Store) *Siblings {
 	return &Siblings{of: o, local: local, flying: map[hearth.ID]bool{}, declined: map[string]time.Time{}, offers: map[string]*offers{}}
 }
 
-func hashOf(id hearth.ID) uint64 { return max(1, id.Hash()) } // 0: nothing
+func hashOf(id hearth.ID) uint64 { return max(1, id.Hash()) } // 0 is an empty place
 
 func (s *Siblings) place(id hearth.ID) (*atomic.Uint64, uint64) {
 	h := hashOf(id)
 	return &s.brought[h%mostBrought], h
 }
 
-// Has is prefetch.Store's: also what was brought to its owner lately, as far as known.
+// Has is prefetch.Store's. It includes blocks brought to their owners lately, as far as
+// known.
 func (s *Siblings) Has(id hearth.ID) bool {
 	at, h := s.place(id)
 	return at.Load() == h || s.local.Has(id)
@@ -88,14 +94,14 @@ func (s *Siblings) Fetching(id hearth.ID) bool {
 	return flying || s.local.Fetching(id)
 }
 
-// Held is prefetch.Store's: by a Call to each owner of some of the blocks. In a ring that has
-// been warmed up these hold nearly all, and to ask for each block by itself as it is brought
-// would be as many requests to them as its readers make.
+// Held is prefetch.Store's, by a Call to each owner of some of the blocks. In a ring that
+// has been warmed up, owners hold nearly all of them. Asking for each block as it is
+// brought would make as many requests to the owners as their readers make.
 func (s *Siblings) Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool {
 	return s.of.Held(ctx, blocks)
 }
 
-// Takes is prefetch.Store's. An owner says so by itself, when it is offered a block.
+// Takes is prefetch.Store's. Another owner decides for itself when it is offered a block.
 func (s *Siblings) Takes(b hearth.Block, since time.Time) (would, soon bool) {
 	if s.of.Here(b) {
 		return s.local.Takes(b, since)
@@ -104,7 +110,8 @@ func (s *Siblings) Takes(b hearth.Block, since time.Time) (would, soon bool) {
 	return true, true
 }
 
-// Fill is prefetch.Store's. What is held there already, or declined, was not begun.
+// Fill is prefetch.Store's. It does not call begun for a block that the owner holds, or
+// that is not offered because the owner just declined another.
 func (s *Siblings) Fill(ctx context.Context, b hearth.Block, begun func()) error {
 	w := s.of.way(b)
 	id, at := s.of.step(&w)
@@ -173,11 +180,11 @@ func (s *Siblings) offer(ctx context.Context, id string, b hearth.Block) error {
 	return fmt.Errorf("at node %s: it could not be brought", s.of.name(id))
 }
 
-// errDeclined says that an owner took nothing, and so asked for nothing: prefetch counts
-// it as one of a version that has gone.
+// errDeclined says that an owner took nothing, and so made no request. prefetch counts it
+// as a version that is gone.
 var errDeclined = fmt.Errorf("its owner has no room that is free: %w", hearth.ErrStale)
 
-// sendLocked sends what waits, as far as there may be more under way.
+// sendLocked sends from the queue, as far as more may be in flight.
 func (s *Siblings) sendLocked(id string, line *offers) {
 	for len(line.queue) > 0 && line.frames < mostOffers {
 		n := min(len(line.queue), mostOffered)
@@ -204,7 +211,7 @@ func tell(some []*offered, t told) {
 	}
 }
 
-// send offers some to a node.
+// send offers some objects to a node.
 func (s *Siblings) send(id string, line *offers, some []*offered) {
 	body := offer{SinceS: longAgo}
 	if since := s.since.Load(); since != nil {

@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// mostWindows are kept: at three kilobytes each, those used last.
+	// mostWindows are kept, three kilobytes each: those used last.
 	mostWindows = 128
-	// levels above a directory have a window, too. A tree is rarely fanned out more.
+	// levels is how many directories above one have a window, too. Few trees fan out
+	// more.
 	levels = 3
 	// follows is how long after a directory another one beside it makes the tree an area.
 	follows = time.Hour
-	// mostDirectories are remembered as being filled, of all areas: a hundred bytes each.
+	// mostDirectories are remembered as being filled, of all areas, a hundred bytes each.
 	mostDirectories = 1 << 15
-	// mostDistrusted are remembered, for distrust.
+	// mostDistrusted areas that wasted too much are remembered, each for distrust.
 	mostDistrusted = 256
 	distrust       = time.Hour
 )
@@ -24,12 +25,12 @@ const (
 // where is a prefix of a link's keys that ends in "/" or is empty.
 type where struct{ link, prefix string }
 
-// detector says which directories are read in no order. It is arithmetic only.
+// detector says which directories are read in random order. It is arithmetic only.
 type detector struct {
 	windows    map[where]*list.Element
 	order      list.List // of *placed, last used first
 	areas      map[where]*area
-	taken      int                 // directories of all areas
+	taken      int                 // how many directories, of all areas
 	distrusted map[where]time.Time // until when
 	space      [windowMisses]miss
 }
@@ -43,8 +44,8 @@ func newDetector() detector {
 	return detector{windows: map[where]*list.Element{}, areas: map[where]*area{}, distrusted: map[where]time.Time{}}
 }
 
-// miss notes the miss of n bytes of an object. The area that it lies in is returned, if
-// any, and whether that is a new one.
+// miss notes the miss of n bytes of an object. It returns the area that the object lies
+// in, if any, and whether the area is new.
 func (d *detector) miss(o *hearth.Object, n int, now time.Time) (a *area, fresh bool) {
 	dir := directoryOf(o.Key)
 	if a = d.covering(o.Link, dir); a != nil {
@@ -70,8 +71,8 @@ func (d *detector) miss(o *hearth.Object, n int, now time.Time) (a *area, fresh 
 	return a, a != nil
 }
 
-// explained has the windows above a new tree forget its misses: its readers are why they
-// lie in no order, and say nothing of who reads what lies beside it.
+// explained has the windows above a new tree forget the misses in it. The tree's readers
+// are why these lie in no order; they say nothing of what lies beside the tree.
 func (d *detector) explained(a *area) {
 	for at, ok := above(a.prefix); ok; at, ok = above(at) {
 		if e := d.windows[where{a.link, at}]; e != nil {
@@ -80,7 +81,7 @@ func (d *detector) explained(a *area) {
 	}
 }
 
-// covering is the area that a directory lies in.
+// covering is the area that a directory lies in, if any.
 func (d *detector) covering(link, dir string) *area {
 	at, ok := dir, true
 	for level := 0; level <= levels && ok; level++ {
@@ -92,7 +93,8 @@ func (d *detector) covering(link, dir string) *area {
 	return nil
 }
 
-// window is that of a directory; a new one takes the place of the one used longest ago.
+// window is the window of a directory. A new one takes the place of the least recently
+// used.
 func (d *detector) window(at where) *window {
 	if e := d.windows[at]; e != nil {
 		d.order.MoveToFront(e)
@@ -134,7 +136,8 @@ func (d *detector) add(at where, tree bool, now time.Time) *area {
 	return a
 }
 
-// widened is the tree above a new area instead, if that is not the first there.
+// widened makes the tree above a new area an area instead, if this is the second area
+// there.
 func (d *detector) widened(a *area, now time.Time) *area {
 	up, ok := above(a.prefix)
 	if !ok {
@@ -155,7 +158,7 @@ func (d *detector) widened(a *area, now time.Time) *area {
 
 func (d *detector) untrusted(at where, now time.Time) bool { return now.Before(d.distrusted[at]) }
 
-// fill queues a directory of an area, unless it was.
+// fill queues a directory of an area, unless it was queued before.
 func (d *detector) fill(a *area, dir string) {
 	if !a.taken[dir] && d.taken < mostDirectories {
 		d.taken++
@@ -171,7 +174,7 @@ func (d *detector) drop(a *area) {
 	a.queue, a.taken = nil, nil
 }
 
-// end ends an area. What brought more than was read is not trusted for a while.
+// end ends an area. An area of which less than half was read is not trusted for a while.
 func (d *detector) end(a *area, now time.Time) {
 	d.drop(a)
 	if !a.wasteful() {

@@ -9,30 +9,31 @@ import (
 
 const (
 	// mostRequests are in flight at a time: as many as are best for a plain downloader of
-	// small objects 20 ms away. With 64 no machine gets more than 3,200 of them a second.
+	// small objects 20 ms away. With 64 no machine gets more than 3,200 objects a second.
 	mostRequests = 128
-	// paceEvery is how often it is looked whether an origin asked to slow down, and
-	// restAfter how long their number does not grow after that.
+	// paceEvery is how often it is checked whether an origin asked to slow down.
+	// restAfter is how long the number of requests does not grow after that.
 	paceEvery, restAfter = 200 * time.Millisecond, 2 * time.Second
-	// askAgain is how soon one that may not begin looks again, when nothing of ours ends
+	// askAgain is how soon a request that may not begin looks again, if no prefetch ends
 	// before: readers do not tell when they have left a connection.
 	askAgain = 10 * time.Millisecond
-	// memoryShare of the memory may be in flight, and mostInFlight bytes: the write
-	// queue is a quarter of it, and half of that is free when a request begins.
+	// Of the memory, one part in memoryShare may be in flight, and at most mostInFlight
+	// bytes. The write queue is a quarter of the memory, and half of the queue is free
+	// when a request begins.
 	memoryShare, mostInFlight = 16, 16 << 20
 )
 
-// pace is how many requests may be in flight. It is arithmetic only.
+// pace is how many requests may be in flight (congestion control). It is arithmetic only.
 type pace struct {
 	most      int
-	throttled int64     // answers that asked to slow down so far
-	looked    time.Time // last
-	rested    time.Time // until then it does not grow
+	throttled int64     // answers so far that asked to slow down
+	looked    time.Time // the last look
+	rested    time.Time // until then the number does not grow
 
 	flying  int
 	byLink  map[string]int
 	bytes   int64
-	changed chan struct{} // tells one who waits that one has ended
+	changed chan struct{} // tells one waiter that a request has ended
 }
 
 func newPace() pace {
@@ -42,7 +43,7 @@ func newPace() pace {
 // due reports whether it is time to look.
 func (c *pace) due(now time.Time) bool { return now.Sub(c.looked) >= paceEvery }
 
-// look takes how often origins asked to slow down.
+// look takes how often origins asked to slow down so far.
 func (c *pace) look(throttled int64, now time.Time) {
 	if !c.due(now) {
 		return
@@ -57,13 +58,14 @@ func (c *pace) look(throttled int64, now time.Time) {
 	c.looked, c.throttled = now, throttled
 }
 
-// lets reports whether a further request for a link may begin. Those of others go
-// first: inUse counts ours as well, but for those that have just begun.
+// lets reports whether a further request for a link may begin. Readers' requests go
+// first: inUse counts those and ours, except ours that have just begun.
 func (c *pace) lets(link string, inUse, connections int) bool {
 	return c.flying < c.most && max(inUse, c.byLink[link]) < connections
 }
 
-// enter waits until a block may be fetched; false: it may not any more.
+// enter waits until a block may be fetched. It returns false if the area is no longer
+// filled.
 func (p *Prefetch) enter(a *area, b hearth.Block) bool {
 	for {
 		if a.ctx.Err() != nil || a.failures.Load() >= mostFailures {
@@ -126,6 +128,6 @@ func (p *Prefetch) exit(a *area, size int64) {
 	a.bytes -= size
 	select {
 	case c.changed <- struct{}{}:
-	default: // who is told already looks again
+	default: // a waiter has been told already, and looks again
 	}
 }

@@ -12,25 +12,25 @@ import (
 
 // Store is where blocks are brought to.
 type Store interface {
-	// Fill brings a whole block into the store unless it is held or on its way, and
-	// calls begun first if it makes a request.
+	// Fill brings a whole block into the store, unless it is held or in flight. If it
+	// makes a request, it calls begun first.
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
-	// Has and Fetching report whether a block is held, and on its way.
+	// Has reports whether a block is held, Fetching whether it is in flight.
 	Has(id hearth.ID) bool
 	Fetching(id hearth.ID) bool
-	// Held asks for many blocks at once, wherever they belong, and reports which of them
-	// need not be brought, as far as anybody said.
+	// Held asks for many blocks at once, wherever they belong. The result reports which
+	// of them need not be brought, as far as is known.
 	Held(ctx context.Context, blocks []hearth.Block) func(hearth.ID) bool
-	// Takes reports whether the store would take the block now and lose nothing for it
-	// that was used since then, or is worth more, and whether its writer keeps up; no
-	// policy hears of it.
+	// Takes reports whether the store would take the block now without evicting anything
+	// that was used since then or is worth more (would). soon reports whether the store's
+	// writer keeps up. No policy of the store counts the question.
 	Takes(b hearth.Block, since time.Time) (would, soon bool)
 }
 
 // Names is the tree whose directories are filled.
 type Names interface {
-	// Page gives the next objects right below a prefix of a link's keys, behind the name
-	// after, and the name to go on behind; "": there are no more.
+	// Page returns the next objects right below a prefix of a link's keys, behind the
+	// name after. next is the name to go on behind; "" means that there are no more.
 	Page(ctx context.Context, link, prefix, after string) (page []hearth.Object, next string, err error)
 }
 
@@ -38,34 +38,35 @@ type Names interface {
 type Options struct {
 	Store Store
 	Names Names
-	// Memory is the number of bytes of memory that there are; Reserve counts some of
-	// them, or says that there are no more, and Unreserve gives them back.
+	// Memory is the number of bytes of memory in all. Reserve takes some of them from the
+	// budget, or returns false if there are none left. Unreserve gives them back.
 	Memory    int64
 	Reserve   func(bytes int64) bool
 	Unreserve func(bytes int64)
-	// Connections are those of a link in use, and those there are for objects.
+	// Connections are the connections of a link in use, and how many it has for objects.
 	Connections func(link string) (inUse, most int)
-	// Throttled counts the answers of origins that asked to slow down so far.
+	// Throttled counts the answers so far in which origins asked to slow down.
 	Throttled func() int64
 }
 
 // Stats are figures since the start.
 type Stats struct {
-	// Areas are the directories, and trees of them, that are being filled or were and
-	// are still read.
+	// Areas are the directories and trees that are being filled, or have been and are
+	// still read.
 	Areas int64 `json:"areas"`
 	// Files and Bytes were brought before anybody had asked for them.
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
-	// ReadBytes of them were read by now, WastedBytes were evicted, not kept, or not
-	// read before their area ended. UnreadBytes are the others: they may still be.
+	// ReadBytes is how many of Bytes have been read. WastedBytes were evicted, not kept,
+	// or not read before their area ended. UnreadBytes are the rest, which may still be
+	// read.
 	ReadBytes   int64 `json:"read_bytes"`
 	WastedBytes int64 `json:"wasted_bytes"`
 	UnreadBytes int64 `json:"unread_bytes"`
 }
 
-// Prefetch fills directories behind their readers. Its methods may be called from many
-// goroutines.
+// Prefetch fills directories behind their readers. Its methods are safe for concurrent
+// use.
 type Prefetch struct {
 	o      Options
 	ctx    context.Context // ended by Close
@@ -84,7 +85,7 @@ type Prefetch struct {
 	walkers  int
 }
 
-// New makes one that has heard of nothing yet.
+// New returns a Prefetch that has heard of no READ yet.
 func New(o Options) *Prefetch {
 	p := &Prefetch{o: o, detector: newDetector(), pace: newPace()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -106,7 +107,7 @@ func (p *Prefetch) Close() {
 // Stats returns the present figures.
 func (p *Prefetch) Stats() Stats {
 	s := Stats{Files: p.files.Load(), ReadBytes: p.read.Load(), WastedBytes: p.wasted.Load()}
-	s.Bytes = max(p.brought.Load(), s.ReadBytes+s.WastedBytes) // what was on its way when it was read comes last
+	s.Bytes = max(p.brought.Load(), s.ReadBytes+s.WastedBytes) // one read while in flight enters brought last
 	s.UnreadBytes = s.Bytes - s.ReadBytes - s.WastedBytes
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,16 +115,16 @@ func (p *Prefetch) Stats() Stats {
 	return s
 }
 
-// Read hears of a READ of n bytes of an object of one block; held: the node held them.
-// It never waits.
+// Read hears of a READ of n bytes of an object of one block. held means that the node
+// held them. Read never waits.
 func (p *Prefetch) Read(o *hearth.Object, n int, held bool) {
 	if !p.Used(o, held) && !held && o.Cacheable() {
 		p.miss(o, n)
 	}
 }
 
-// Used is Read for one for whom nothing is to be brought; it reports whether the object
-// had been.
+// Used is Read for a reader for whom nothing is to be prefetched. It reports whether the
+// object had been prefetched.
 func (p *Prefetch) Used(o *hearth.Object, held bool) bool {
 	t := p.table.Load()
 	if t == nil || t.words.Load() == 0 {
@@ -133,8 +134,8 @@ func (p *Prefetch) Used(o *hearth.Object, held bool) bool {
 	return size > 0 && p.settle(o, slot, size, held)
 }
 
-// Came hears that the bytes of a READ that were not held have come. Where they came by a
-// request that began after Read, what it brought is read as well.
+// Came hears that the bytes of a READ that missed have come. If they came by a prefetch
+// request that began after Read, what that request brought counts as read.
 func (p *Prefetch) Came(o *hearth.Object) {
 	if t := p.table.Load(); t != nil {
 		if slot, size := t.take(hashOf(o)); size > 0 {
@@ -143,11 +144,12 @@ func (p *Prefetch) Came(o *hearth.Object) {
 	}
 }
 
-// settle counts what was brought and is asked for; false: it was evicted unread.
+// settle counts a prefetched object that is asked for. It returns false if it was evicted
+// unread.
 func (p *Prefetch) settle(o *hearth.Object, slot int, size int64, held bool) bool {
 	a, id := p.slots[slot].Load(), o.Block(0).ID()
 	if a == nil {
-		a = &area{} // it has ended this moment
+		a = &area{} // it has just ended
 	}
 	if held || p.o.Store.Fetching(id) || p.o.Store.Has(id) {
 		p.read.Add(size)
@@ -159,7 +161,7 @@ func (p *Prefetch) settle(o *hearth.Object, slot int, size int64, held bool) boo
 	return false
 }
 
-// miss notes a miss, and begins to fill directories where that says so.
+// miss notes a miss, and begins to fill directories if the miss makes or lies in an area.
 func (p *Prefetch) miss(o *hearth.Object, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,7 +178,7 @@ func (p *Prefetch) miss(o *hearth.Object, n int) {
 	}
 }
 
-// openLocked gives a new area its place; false: there is none, or no memory.
+// openLocked gives a new area a slot. It returns false if there is no slot or no memory.
 func (p *Prefetch) openLocked(a *area) bool {
 	t := p.table.Load()
 	if t == nil {
@@ -198,10 +200,10 @@ func (p *Prefetch) openLocked(a *area) bool {
 	return false
 }
 
-// watchEvery is how often areas are looked at.
+// watchEvery is how often the areas are looked at.
 const watchEvery = time.Second
 
-// watch ends areas, and itself after the last.
+// watch ends areas, and returns after the last.
 func (p *Prefetch) watch() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -217,7 +219,7 @@ func (p *Prefetch) watch() {
 	}
 }
 
-// look ends the areas whose time has come; false: there is none left.
+// look ends the areas whose time has come. It returns false if none is left.
 func (p *Prefetch) look(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,8 +250,8 @@ func (p *Prefetch) look(now time.Time) bool {
 // mostWalkers read directories at a time, each a page of names.
 const mostWalkers = 8
 
-// dispatchLocked begins to fill the next directories, of the area first of which the
-// fewest are being filled.
+// dispatchLocked begins to fill the next directories. The area with the fewest walkers
+// goes first.
 func (p *Prefetch) dispatchLocked() {
 	for !p.closed && p.walkers < mostWalkers {
 		var next *area
@@ -281,7 +283,7 @@ func (p *Prefetch) walk(a *area, dir string) {
 	for after := ""; ; {
 		page, next, err := p.o.Names.Page(a.ctx, a.link, dir, after)
 		if err != nil {
-			return // its readers hear of that, too
+			return // its readers get the same error
 		}
 		blocks := small(page)
 		held := p.o.Store.Held(a.ctx, blocks)
@@ -297,7 +299,7 @@ func (p *Prefetch) walk(a *area, dir string) {
 	}
 }
 
-// small are the blocks of objects of one block.
+// small are the blocks of the objects of one block.
 func small(page []hearth.Object) (blocks []hearth.Block) {
 	for i := range page {
 		if o := &page[i]; o.Cacheable() && o.Size > 0 && o.Size <= hearth.BlockSize {
@@ -307,8 +309,8 @@ func small(page []hearth.Object) (blocks []hearth.Block) {
 	return blocks
 }
 
-// bring begins to fetch a block that the node has not; false: the area is to be
-// filled no more.
+// bring begins to fetch a block that the node does not have. It returns false if the area
+// is no longer to be filled.
 func (p *Prefetch) bring(a *area, b hearth.Block) bool {
 	if p.o.Store.Has(b.ID()) || p.o.Store.Fetching(b.ID()) {
 		return true
@@ -332,7 +334,7 @@ func (p *Prefetch) fetch(a *area, b hearth.Block) {
 		begun.Store(true)
 	})
 	if !begun.Load() {
-		return // it was held, or another's attempt brought it
+		return // it was held, or another attempt brought it
 	}
 	declined := err == nil && !p.o.Store.Has(b.ID())
 	if err == nil && !declined && noted.Load() {
@@ -348,7 +350,7 @@ func (p *Prefetch) fetch(a *area, b hearth.Block) {
 		p.files.Add(1)
 		p.brought.Add(size)
 		p.wasted.Add(size)
-	case err == nil: // whether it is read nobody will know
+	case err == nil: // nobody will know whether it is read
 		p.brings(a, size, 1)
 		p.waste(a, size)
 		return

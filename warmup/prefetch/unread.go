@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// ways of a set are one line of a processor's cache.
+	// ways words of a set fill one line of a processor's cache.
 	ways = 8
-	// A word is tag (35 bits), area (8), size (21); a size of 0 is a free one.
+	// A word is a tag (35 bits), an area (8) and a size (21). A word of size 0 is free.
 	sizeBits, areaBits = 21, 8
 	mostAreas          = 1 << areaBits
-	// tableShare of the memory is for the table: of 256 MiB it takes 2 MiB, so that 65,000
-	// objects may be brought ahead, and a million with the 4 GiB of a large node.
+	// The table takes one part in tableShare of the memory. Of 256 MiB it takes 2 MiB, so
+	// that 65,000 objects may be unread; with the 4 GiB of a large node it is a million.
 	tableShare         = 128
 	leastSets, maxSets = 1 << 7, 1 << 19
 )
 
-// unread has a word for each object that was brought and not read. Its size is fixed.
-// Words are taken and given without a lock.
+// unread has a word for each object that was prefetched and not read: a set-associative
+// table of fixed size. Words are taken and given without a lock.
 type unread struct {
 	sets  [][ways]atomic.Uint64
 	words atomic.Int64
@@ -37,8 +37,8 @@ func newUnread(sets int) *unread { return &unread{sets: make([][ways]atomic.Uint
 
 func (u *unread) bytes() int64 { return int64(len(u.sets)) * ways * 8 }
 
-// full reports whether more objects would make sets run over: with two words in a set
-// on the average, one in some thousand does.
+// full reports whether more objects would make sets overflow. With two words in a set on
+// average, one set in some thousand does.
 func (u *unread) full() bool { return u.words.Load() >= int64(len(u.sets))*ways/4 }
 
 // hashOf is a hash of the object's version.
@@ -48,7 +48,8 @@ func (u *unread) set(hash uint64) *[ways]atomic.Uint64 { return &u.sets[hash&uin
 
 func tag(hash uint64) uint64 { return hash >> (sizeBits + areaBits) }
 
-// put notes an object; false: there is no room for it, or it is noted.
+// put notes an object. It returns false if there is no room, or the object is noted
+// already.
 func (u *unread) put(hash uint64, area int, size int64) bool {
 	word := tag(hash)<<(sizeBits+areaBits) | uint64(area)<<sizeBits | uint64(size)
 	set := u.set(hash)
@@ -66,7 +67,8 @@ func (u *unread) put(hash uint64, area int, size int64) bool {
 	return false
 }
 
-// take forgets an object and gives its area and size; a size of 0: it is not noted.
+// take forgets an object and returns its area and size. A size of 0 means that it is not
+// noted.
 func (u *unread) take(hash uint64) (area int, size int64) {
 	set := u.set(hash)
 	for i := range set {
@@ -83,7 +85,7 @@ func split(w uint64) (area int, size int64) {
 	return int(w >> sizeBits % mostAreas), int64(w % (1 << sizeBits))
 }
 
-// sweep forgets all objects of an area and gives their sizes.
+// sweep forgets all objects of an area and returns the sum of their sizes.
 func (u *unread) sweep(area int) (bytes int64) {
 	for s := range u.sets {
 		for i := range u.sets[s] {

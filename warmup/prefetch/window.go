@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// windowMisses are looked at, of which enoughMisses must be distinct and in no order.
+	// A window has windowMisses; enoughMisses of them must be distinct and in no order.
 	windowMisses, enoughMisses = 64, 32
-	// someRuns is what 32 random objects need nearly always, and 64 always; seven
-	// readers who each read a part of their own in order need seven.
+	// someRuns is what 32 random objects need nearly always, and 64 always. Seven readers
+	// that each read a part of their own in order need seven.
 	someRuns = 8
-	// someDirectories tell a reader of a tree from some readers of a directory each.
+	// someDirectories tell readers of a tree from some readers of a directory each.
 	someDirectories = 8
-	// lookEvery misses a window is looked at: a look compares some hundred names.
+	// A window is looked at once in lookEvery misses: a look compares some hundred names.
 	lookEvery = 8
-	// silence ends what is remembered of a directory, and an area.
+	// silence is when what is remembered of a directory ends, and when an area does.
 	silence = 30 * time.Second
 )
 
@@ -29,17 +29,17 @@ type miss struct {
 	at      time.Time
 }
 
-// window is the last misses of distinct objects right below a directory or anywhere
-// below it. It is arithmetic only.
+// window is the last misses of distinct objects anywhere below a directory. It is
+// arithmetic only.
 type window struct {
 	misses [windowMisses]miss
-	noted  int       // so far
-	child  where     // right below it, that has become an area last
-	since  time.Time // when it did
+	noted  int       // how many so far
+	child  where     // right below it, the last directory that became an area
+	since  time.Time // when child became one
 }
 
-// note adds a miss, unless the window has one of that object, and reports whether it
-// is time to look.
+// note adds a miss, unless the window has one of that object. It reports whether it is
+// time to look.
 func (w *window) note(m miss) bool {
 	for i := range min(w.noted, windowMisses) {
 		if w.misses[i].version == m.version {
@@ -73,9 +73,9 @@ func (w *window) recent(now time.Time, space []miss) []miss {
 	return space
 }
 
-// unordered reports whether enough objects were missed, in no order: each is laid on the
-// pile with the greatest key below its own, and so many piles are the fewest ascending
-// runs.
+// unordered reports whether enough objects were missed, in no order. It is patience
+// sorting: each key goes on the pile whose top is the greatest key below it. The number
+// of piles is the least number of ascending runs.
 func unordered(misses []miss) bool {
 	if len(misses) < enoughMisses {
 		return false
@@ -105,11 +105,11 @@ func directories(misses []miss) map[string]bool {
 	return all
 }
 
-// directoryOf is the prefix of the keys beside one; of a directory with "/" at its end
-// taken away, that of the one above.
+// directoryOf is the prefix of a key up to its last "/". For a directory without its
+// final "/" it is the directory above.
 func directoryOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
 
-// above is the directory above one; false: it is the bucket's.
+// above is the directory above one. It returns false for the bucket's root.
 func above(dir string) (string, bool) {
 	if dir == "" {
 		return "", false
