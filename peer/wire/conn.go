@@ -20,42 +20,42 @@ import (
 // errGone says that a connection ended before a call was sent over it.
 var errGone = errors.New("connection gone")
 
-// conn is one connection at the side that asks: one goroutine reads, and one writes what
-// those who ask do not write themselves.
+// conn is one connection at the side that asks. One goroutine reads. One writes the calls
+// that their callers do not write themselves.
 type conn struct {
 	peer     *Peer
 	raw      net.Conn
 	in       input
 	out      *output
 	seed     uint64 // of requests
-	places   int    // items that may be unanswered, as the peer said
+	places   int    // how many items may be unanswered, as the peer said
 	load     atomic.Int64
-	answered atomic.Bool // there was an answer
+	answered atomic.Bool // an answer has come
 
-	mu    sync.Mutex // guards the rest, and of calls what they say; taken before output's and the Peer's
+	mu    sync.Mutex // guards the rest, and the fields of calls marked so; locked before output's and the Peer's
 	err   error      // set once: the connection is over
-	last  uint64     // request
+	last  uint64     // number of the last request
 	calls map[uint64]*call
 	open  int // items that are unanswered
-	usual int // calls under way at a send, in sixteenths, averaged over about as many sends
+	usual int // calls in flight at a send, in sixteenths, averaged over about as many sends
 }
 
-// call is a request on its way.
+// call is a request in flight.
 type call struct {
 	kind   kind
 	number uint16 // of a Call
 	items  int
 	wants  []Want
-	one    [1]Want // is wants, most often
+	one    [1]Want // backs wants, most often
 	body   *hearth.View
-	room   *semaphore.Weighted // that the body's bytes are of
+	room   *semaphore.Weighted // counts the body's bytes
 	head   []byte
-	inline [384]byte // is head, most often
+	inline [384]byte // backs head, most often
 
-	results chan result // one for each item: nobody waits to put it there
+	results chan result // has room for one per item, so nobody waits to put it there
 
-	spare *sync.Pool   // of one that is used again
-	users atomic.Int32 // of it: who asks, until he is answered, and who writes it
+	spare *sync.Pool   // where the call goes to be used again, if it does
+	users atomic.Int32 // the caller until it is answered, and the writer
 
 	// Guarded by the conn's lock.
 	id, question uint64
@@ -63,7 +63,7 @@ type call struct {
 	left         bool   // the caller is gone
 }
 
-// result is an item's.
+// result is the result of one item.
 type result struct {
 	item int
 	view *hearth.View
@@ -80,7 +80,7 @@ func (c *call) loadOf(item int) int64 {
 	return itemLoad + int64(c.wants[item].N)
 }
 
-// encode makes the request's head but for what the connection gives it.
+// encode makes the request's head, without what the connection adds.
 func (c *call) encode(ctx context.Context) {
 	var left time.Duration
 	if deadline, ok := ctx.Deadline(); ok {
@@ -111,8 +111,8 @@ func (c *call) gone() {
 	c.done()
 }
 
-// newCall is of one range. Its memory, which is most of what a read of 4 KiB would leave to the
-// garbage collector, is used again.
+// newCall makes a call for one range. The memory of such calls is pooled: it is most of
+// what a read of 4 KiB would leave to the garbage collector.
 func (p *Peer) newCall(v Verb, w Want) *call {
 	c, _ := p.spare.Get().(*call)
 	if c == nil {
@@ -124,7 +124,8 @@ func (p *Peer) newCall(v Verb, w Want) *call {
 	return c
 }
 
-// done is the end of a user. One who leaves without an answer calls it never: an answer may come.
+// done ends one use. A caller that leaves without an answer never calls it: an answer may
+// come.
 func (c *call) done() {
 	if c.users.Add(-1) == 0 {
 		c.one[0] = Want{}
@@ -139,13 +140,13 @@ func newConn(p *Peer, raw net.Conn, asker, answerer hello) *conn {
 	return c
 }
 
-// close is the end of a conn that nobody used.
+// close ends a conn that nobody used.
 func (c *conn) close() {
 	c.raw.Close()
 	c.peer.o.Pool.Unreserve(connBytes)
 }
 
-// send queues a call. errGone: not over this connection.
+// send queues a call. errGone means that it was not sent over this connection.
 func (c *conn) send(x *call) error {
 	c.mu.Lock()
 	if c.err != nil {
@@ -171,9 +172,9 @@ func (c *conn) send(x *call) error {
 	if alone {
 		queue = c.out.hold
 	}
-	if !queue(x) { // a write failed just now
+	if !queue(x) { // a write has just failed
 		delete(c.calls, x.id)
-		c.open -= x.items // its load is of no interest any more
+		c.open -= x.items // nobody needs its load any more
 		x.head = x.head[:unsealed]
 		c.mu.Unlock()
 		_ = c.fail(c.down(errGone)) // the caller gets errGone
@@ -182,7 +183,7 @@ func (c *conn) send(x *call) error {
 	c.mu.Unlock()
 	if alone {
 		if err := c.out.write(); err != nil {
-			_ = c.fail(c.down(err)) // which tells the call
+			_ = c.fail(c.down(err)) // fail tells the call
 		}
 	}
 	return nil
@@ -190,7 +191,7 @@ func (c *conn) send(x *call) error {
 
 func (c *conn) down(err error) error { return c.peer.fault(fmt.Errorf("%w: %w", ErrDown, err)) }
 
-// leave ends a caller's wait; what is delivered already it takes.
+// leave ends a caller's wait. The caller takes what is delivered already.
 func (c *conn) leave(x *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +204,7 @@ func (c *conn) leave(x *call) {
 
 func (c *conn) write() {
 	if err := c.out.run(); err != nil {
-		_ = c.fail(c.down(err)) // which tells the calls
+		_ = c.fail(c.down(err)) // fail tells the calls
 	}
 }
 
@@ -214,13 +215,13 @@ func (c *conn) read() {
 			err = c.take(h, sum, meta)
 		}
 		if err != nil {
-			_ = c.fail(c.down(err)) // which tells the calls
+			_ = c.fail(c.down(err)) // fail tells the calls
 			return
 		}
 	}
 }
 
-// take takes an answer. Its error is the connection's.
+// take takes an answer. An error means that the connection is broken.
 func (c *conn) take(h header, sum uint64, meta []byte) error {
 	x, question, err := c.claim(h)
 	if err != nil || x == nil {
@@ -237,8 +238,8 @@ func (c *conn) take(h header, sum uint64, meta []byte) error {
 	return broken
 }
 
-// claim finds the call of an answer, to which no other will be; nil for one that says
-// no more than that its sender is there.
+// claim finds the call that an answer belongs to, and takes the item off it. It returns
+// nil for a frame which only says that its sender is there.
 func (c *conn) claim(h header) (x *call, question uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,7 +271,7 @@ func (c *conn) claim(h header) (x *call, question uint64, err error) {
 	return x, x.question, nil
 }
 
-// result makes an item's result of its answer; broken is an error of the connection.
+// result makes an item's result from its answer. broken is an error of the connection.
 func (c *conn) result(x *call, h header, sum uint64, meta []byte) (v *hearth.View, err, broken error) {
 	p := c.peer
 	p.counters.answers[h.kind].Add(1)
@@ -298,7 +299,7 @@ func (c *conn) result(x *call, h header, sum uint64, meta []byte) (v *hearth.Vie
 	return v, err, broken
 }
 
-// payload reads and verifies a block's bytes.
+// payload reads and verifies the bytes of a block.
 func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.View, err, broken error) {
 	p := c.peer
 	inner, _, err := unseal(meta, sum, 0)
@@ -312,7 +313,7 @@ func (c *conn) payload(x *call, h header, sum uint64, meta []byte) (v *hearth.Vi
 	sums := room[:copy(room[:], inner)]
 	if v = p.o.Pool.TryAlloc(h.payload); v == nil {
 		v = take(p.ctx, p.o.Pool, h.payload)
-		p.hear() // what came meanwhile is not read yet
+		p.hear() // bytes that came meanwhile have not been read yet
 	}
 	if v == nil {
 		return nil, p.fault(fmt.Errorf("%w: %d bytes", ErrMemory, h.payload)), c.in.discard(h.payload)
@@ -330,7 +331,7 @@ func (c *conn) hasLeft(x *call) bool {
 	return x.left
 }
 
-// deliver hands a result to the caller, if it is still there, and frees the place.
+// deliver gives a result to its caller, if that is still there, and frees the place.
 func (c *conn) deliver(x *call, r result) {
 	c.load.Add(-x.loadOf(r.item))
 	c.mu.Lock()
@@ -343,8 +344,8 @@ func (c *conn) deliver(x *call, r result) {
 	c.peer.settle(1)
 }
 
-// fail ends the connection: all that waits for it gets the error. It returns the one that
-// was first.
+// fail ends the connection with err, which all calls in flight get. It returns the first
+// error.
 func (c *conn) fail(err error) error {
 	c.mu.Lock()
 	if c.err != nil {
@@ -363,7 +364,7 @@ func (c *conn) fail(err error) error {
 		}
 	}
 	if t, ok := c.raw.(interface{ NetConn() net.Conn }); ok && errors.Is(err, ErrSilent) {
-		t.NetConn().Close() // TLS would wait 5 s for a peer that hangs to take its goodbye
+		t.NetConn().Close() // TLS would wait 5 s for a hanging peer to take its goodbye
 	}
 	c.raw.Close()
 	return err

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// dialLocked dials beside the caller, and has the peer watched.
+// dialLocked dials on a goroutine, and has the peer watched.
 func (p *Peer) dialLocked() {
 	p.dialing = true
 	p.work.Go(func() {
@@ -63,7 +63,7 @@ func (p *Peer) open(ctx context.Context) (*conn, error) {
 	mine := newHello()
 	theirs, err := exchange(raw, true, mine, time.Until(deadline))
 	if !stop() && err == nil {
-		err = context.Cause(ctx) // it is closed, or about to be
+		err = context.Cause(ctx) // raw is closed, or about to be
 	}
 	if err != nil {
 		raw.Close()
@@ -77,7 +77,7 @@ func (p *Peer) open(ctx context.Context) (*conn, error) {
 	return newConn(p, raw, mine, theirs), nil
 }
 
-// failedLocked begins a pause, or lets one go on that has begun.
+// failedLocked begins a pause before the next dial, or continues one that has begun.
 func (p *Peer) failedLocked(err error) {
 	now := time.Now()
 	p.outage.err, p.outage.last = err, now
@@ -88,29 +88,30 @@ func (p *Peer) failedLocked(err error) {
 		return
 	}
 	pause := pauseMost
-	if p.outage.fails < 6 { // 100 ms doubled six times is more
+	if p.outage.fails < 6 { // 100 ms doubled six times is more than pauseMost
 		pause = pauseFirst << p.outage.fails
 	}
 	p.outage.fails++
 	p.outage.until = now.Add(pause)
 }
 
-// recovered ends an outage: there was an answer.
+// recovered ends an outage, since an answer has come.
 func (p *Peer) recovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.outage = outage{}
 }
 
-// lost takes a connection out. One that brought no answer is a failure, so that a peer
-// which takes connections and ends them is not dialled for each request.
+// lost takes a connection out. A connection that brought no answer counts as a failure.
+// Otherwise a peer that accepts connections and ends them would be dialled for each
+// request.
 func (p *Peer) lost(c *conn, err error) {
 	p.o.Pool.Unreserve(connBytes)
 	good := errors.Is(err, errIdle) || errors.Is(err, ErrClosed)
 	if !good {
 		p.counters.broken.Add(1)
 	}
-	p.counters.connections.Add(-1) // last: who sees none has all that they counted
+	p.counters.connections.Add(-1) // last: whoever sees no connection also sees all that it counted
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conns = slices.DeleteFunc(slices.Clone(p.conns), func(x *conn) bool { return x == c })
@@ -124,7 +125,7 @@ func (p *Peer) lost(c *conn, err error) {
 func (p *Peer) hear() { p.heard.Store(int64(time.Since(p.begun))) }
 
 // watch gives the peer up when it is silent while it owes something, and closes
-// connections that nobody uses; then it ends, until the next dial.
+// connections that nobody uses. Then it ends, until the next dial.
 func (p *Peer) watch() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -150,12 +151,12 @@ func (p *Peer) watch() {
 			continue
 		}
 		if time.Since(due) > p.o.Silence/5 {
-			p.forgive() // this process stood still, and all peers look silent
+			p.forgive() // this process stood still, so all peers look silent
 		}
 	}
 }
 
-// due is how long the peer may go on being silent, or unused.
+// due is how long the peer may still be silent, or unused.
 func (p *Peer) due() (wait time.Duration, owes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,22 +178,22 @@ func (p *Peer) forgive() {
 	p.debt.since = time.Now()
 }
 
-// silent fails all that waits, with one error.
+// silent fails everything that waits, with one error.
 func (p *Peer) silent() {
 	p.counters.silences.Add(1)
 	err := p.fault(fmt.Errorf("%w: no byte for %v", ErrSilent, p.o.Silence))
 	p.mu.Lock()
 	conns := p.conns
-	p.debt.since = time.Now() // for who has not left yet
+	p.debt.since = time.Now() // for callers that have not left yet
 	p.failedLocked(err)
 	p.signalLocked()
 	p.mu.Unlock()
 	for _, c := range conns {
-		_ = c.fail(err) // which tells the calls
+		_ = c.fail(err) // fail tells the calls
 	}
 }
 
-// rest closes connections that nobody has used for long, and reports whether the watch is
+// rest closes connections that nobody has used for long. It reports whether the watch is
 // over.
 func (p *Peer) rest() bool {
 	p.mu.Lock()
@@ -209,7 +210,7 @@ func (p *Peer) rest() bool {
 	p.mu.Unlock()
 	if over {
 		for _, c := range conns {
-			_ = c.fail(errIdle) // which tells the calls, if any began just now
+			_ = c.fail(errIdle) // fail tells the calls, if any began just now
 		}
 	}
 	return over

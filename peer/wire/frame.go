@@ -15,15 +15,15 @@ import (
 //
 //	header: meta bytes 4, payload bytes 4, request 8, kind 1, code 1, item 2, zero 4,
 //	        checksum of these 8, seeded by the connection and the direction
-//	meta:   what the kind says, and a seal of 8: its checksum, seeded by the header's and,
-//	        of an answer, by the seal of its request
+//	meta:   depends on the kind; ends with a seal of 8, its checksum. The seal is seeded by the
+//	        header's checksum and, in an answer, by the seal of its request
 const (
 	headerSize = 32
 	sealSize   = 8
-	// maxMeta makes a frame without its payload fit the buffer that it is read with.
+	// maxMeta makes a frame without its payload fit into the buffer that reads it.
 	maxMeta    = bufferSize - headerSize
 	bufferSize = 16 << 10
-	// maxSums are the bytes of a block's piece sums.
+	// maxSums is the size in bytes of a block's piece sums.
 	maxSums = hearth.BlockSize / hearth.PieceSize * 8
 )
 
@@ -41,7 +41,7 @@ const (
 	kindStale     = kind(19)
 	kindError     = kind(20) // meta: text; its class is in code
 	kindCancelled = kind(21)
-	kindFilling   = kind(22) // answers nothing; may come often
+	kindFilling   = kind(22) // no answer; may come often
 	kinds         = kind(23)
 )
 
@@ -71,7 +71,7 @@ func (h *header) put(dst []byte, seed uint64) uint64 {
 	return sum
 }
 
-// parseHeader returns a header of which a frame may have this shape, and its checksum.
+// parseHeader returns a well-formed header and its checksum.
 func parseHeader(b []byte, seed uint64) (h header, sum uint64, err error) {
 	sum = xxh3.HashSeed(b[:24], seed)
 	if sum != binary.LittleEndian.Uint64(b[24:]) {
@@ -92,7 +92,7 @@ func parseHeader(b []byte, seed uint64) (h header, sum uint64, err error) {
 	return h, sum, nil
 }
 
-// shaped reports whether the sizes and fields are of the kind.
+// shaped reports whether the sizes and fields fit the kind.
 func (h *header) shaped() bool {
 	switch h.kind {
 	case kindFill, kindPeek:
@@ -107,8 +107,8 @@ func (h *header) shaped() bool {
 	return h.meta == 0 && h.payload == 0 && h.code == 0
 }
 
-// seal completes a frame: buf is room for the header and the meta so far. own is what
-// answers to it are bound to.
+// seal completes a frame. buf has room for the header, and the meta so far. own is the
+// seal, which seeds the seals of the answers.
 func seal(buf []byte, h header, seed, question uint64) (frame []byte, own uint64) {
 	if h.kind == kindData || h.kind == kindError || h.kind.isRequest() && h.kind != kindCancel {
 		h.meta = len(buf) - headerSize + sealSize
@@ -121,7 +121,7 @@ func seal(buf []byte, h header, seed, question uint64) (frame []byte, own uint64
 	return binary.LittleEndian.AppendUint64(buf, own), own
 }
 
-// unseal returns the meta without its seal, and that.
+// unseal checks the seal of meta. It returns the meta without the seal, and the seal.
 func unseal(meta []byte, sum, question uint64) (inner []byte, own uint64, err error) {
 	n := len(meta) - sealSize
 	own = binary.LittleEndian.Uint64(meta[n:])
@@ -133,17 +133,17 @@ func unseal(meta []byte, sum, question uint64) (inner []byte, own uint64, err er
 
 func sumsSize(n int) int { return piece.Count(n) * 8 }
 
-// The versions of the protocol that this package speaks.
+// These are the versions of the protocol that this package speaks.
 const (
 	oldestVersion = 1
 	newestVersion = 1
 )
 
 // hello is what each side sends first: magic 8, oldest 2, newest 2, refused 1, zero 3,
-// nonce 8, places 4, zero 4, checksum 8. Its layout is that of all versions.
+// nonce 8, places 4, zero 4, checksum 8. Its layout is the same in all versions.
 type hello struct {
 	oldest, newest uint16
-	refused        bool // there are connections enough
+	refused        bool // too many connections already
 	nonce          uint64
 	places         uint32 // items that may be unanswered at a time
 }
@@ -185,7 +185,7 @@ func parseHello(b []byte) (h hello, err error) {
 	}, nil
 }
 
-// agree fails if there is no version that both speak.
+// agree fails if no version is common to both.
 func (h *hello) agree(other hello) error {
 	if min(h.newest, other.newest) < max(h.oldest, other.oldest) {
 		return fmt.Errorf("%w: it speaks versions %d to %d, this node %d to %d", ErrIncompatible, other.oldest, other.newest, h.oldest, h.newest)
@@ -193,7 +193,7 @@ func (h *hello) agree(other hello) error {
 	return nil
 }
 
-// seeds are those of an asker's frames and of an answerer's.
+// seeds are the seeds of the asker's frames and of the answerer's.
 func seeds(asker, answerer hello) (ask, answer uint64) {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], asker.nonce)

@@ -8,20 +8,22 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// errReplaced: another goroutine reads the connection.
+// errReplaced means that another goroutine reads the connection now.
 var errReplaced = errors.New("replaced")
 
-// reads is the reader, until the connection is over or another one has taken its place.
+// reads is the reader. It ends with the connection, or when another goroutine takes its
+// place.
 func (s *session) reads(ctx context.Context) {
 	if err := s.read(ctx); !errors.Is(err, errReplaced) {
 		s.over <- err
 	}
 }
 
-// here has the reader of the connection answer a request from this node's disk, if it has
-// nothing else to do: a worker that is woken for each costs a fifth of what an owner spends on
-// it (bench, W6 epoch). The next request, if one comes meanwhile, waits for the device, too, for
-// as long as that has before another goroutine takes the reader's place. false: the request is not answered.
+// here answers a request from this node's disk on the connection's reader, if nothing
+// else is asked. Waking a worker for each would cost a fifth of what an owner spends on
+// it (bench, W6 epoch). A request that comes meanwhile waits for the device, too, until
+// another goroutine takes the reader's place. done is false if the request is not
+// answered.
 func (s *session) here(ctx context.Context, t *task) (done bool, err error) {
 	get, n := s.server.o.Handler.Here, int64(t.want.N)
 	if get == nil || n == 0 || n > readyMost || s.in.whole() {
@@ -34,7 +36,7 @@ func (s *session) here(ctx context.Context, t *task) (done bool, err error) {
 		return false, nil
 	}
 	t.held = n
-	var goesOn atomic.Bool // set by the first of two: this goroutine, or the one in its stead
+	var goesOn atomic.Bool // set by the first of two: this goroutine, or the one that replaces it
 	var v *hearth.View
 	failed := guard(func() error {
 		v = get(t.of.ctx, t.want.Block, t.want.Off, t.want.N, func() {
@@ -51,7 +53,7 @@ func (s *session) here(ctx context.Context, t *task) (done bool, err error) {
 		return false, errReplaced
 	}
 	switch {
-	case failed != nil || size(v) != t.want.N: // the usual way says what is wrong
+	case failed != nil || size(v) != t.want.N: // the usual way reports the error
 		if v != nil {
 			v.Release()
 		}
@@ -64,15 +66,15 @@ func (s *session) here(ctx context.Context, t *task) (done bool, err error) {
 	return true, nil
 }
 
-// busy reports whether something else that was asked over the connection is not written yet.
+// busy reports whether another item of the connection is not written yet.
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open > 1
 }
 
-// replace goes on for a reader whom the disk does not let go of: with the request that he
-// was at, by those that may wait, and with all that come.
+// replace takes the place of a reader that the disk holds up. It has that reader's
+// request worked on by goroutines that may wait, and reads on.
 func (s *session) replace(ctx context.Context, t *task) {
 	t.release()
 	s.startItems(t.of.tasks, kindFill)

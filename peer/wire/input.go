@@ -9,10 +9,10 @@ import (
 type input struct {
 	r    *scatterReader
 	seed uint64
-	head int // bytes of the last frame's header and meta, which are buffered still
+	head int // bytes of the last frame's header and meta, which are still buffered
 }
 
-// newInput counts what is read, and tells heard, which may be nil, that something was.
+// newInput counts what is read. heard, which may be nil, is called after each read.
 func newInput(conn net.Conn, c *counters, heard func(), seed uint64) input {
 	return input{r: newScatterReader(conn, bufferSize, func(n int) {
 		c.received.Add(int64(n))
@@ -22,11 +22,11 @@ func newInput(conn net.Conn, c *counters, heard func(), seed uint64) input {
 	}), seed: seed}
 }
 
-// briefMost bytes have the header and the meta of an answer of one item.
+// briefMost is enough for the header and the meta of an answer of one item.
 const briefMost = 512
 
-// expect says how large the next frame's payload is, likely: of a large one only the header and
-// the meta are to be buffered.
+// expect says how large the payload of the next frame probably is. Before a large one,
+// only the header and the meta should be buffered.
 func (in *input) expect(payload int) {
 	in.r.Ahead = bufferSize
 	if payload > smallMost {
@@ -34,7 +34,7 @@ func (in *input) expect(payload int) {
 	}
 }
 
-// whole reports whether the next frame can be read, but for a payload, without waiting.
+// whole reports whether the next frame, without its payload, can be read without waiting.
 func (in *input) whole() bool {
 	b := in.r.Buffered()
 	if len(b) < in.head+headerSize {
@@ -45,7 +45,7 @@ func (in *input) whole() bool {
 }
 
 // next returns a frame's header and meta, valid until the payload or the next frame is
-// read. io.EOF is an end between two frames.
+// read. io.EOF means that the connection ended between two frames.
 func (in *input) next() (h header, sum uint64, meta []byte, err error) {
 	in.skipHead()
 	b, err := in.r.Peek(headerSize)
@@ -74,9 +74,9 @@ func (in *input) payload(p []byte) error {
 	return in.r.ReadFull(p)
 }
 
-// discard reads a payload that nobody wants, or that there is no memory for.
+// discard drops a payload that nobody wants, or that there is no memory for.
 func (in *input) discard(n int) error {
 	in.skipHead()
-	in.expect(0) // the next frame's header says again
+	in.expect(0) // the next frame's header corrects this
 	return in.r.Discard(n)
 }

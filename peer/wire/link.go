@@ -13,8 +13,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// take returns memory for a payload, or nil if there is none soon. The caller holds
-// no View.
+// take returns memory for a payload, or nil if there is none within memoryWait. The
+// caller must hold no View.
 func take(ctx context.Context, pool *hearth.Pool, n int) *hearth.View {
 	if v := pool.TryAlloc(n); v != nil {
 		return v
@@ -32,9 +32,9 @@ func size(v *hearth.View) int {
 	return v.Len()
 }
 
-// outgoing is something to be written. parts is called once or never, right before
-// that; afterwards, or if it never will be, gone is called, once. The bytes stay as they
-// are in between.
+// outgoing is something to be written. parts is called once, right before the write, or
+// never. gone is called once, after the write or when there will be none. In between, the
+// bytes must not change.
 type outgoing interface {
 	parts() (head []byte, v *hearth.View)
 	gone()
@@ -46,29 +46,29 @@ type plain []byte
 func (p plain) parts() ([]byte, *hearth.View) { return p, nil }
 func (p plain) gone()                         {}
 
-// joiner is a connection that is no socket, and yet writes several buffers at once.
+// joiner is a connection that is no socket and can still write several buffers at once.
 type joiner interface {
 	WriteParts(parts ...[]byte) (int64, error)
 }
 
-// output writes a connection's frames, on the goroutine that runs it, or on one that has
-// something to send and finds nobody at it: to wake another for it costs as much as the
-// write. Whoever puts something there keeps it within bounds.
+// output writes a connection's frames. The goroutine in run writes them, or one that has
+// something to send and finds nobody writing: waking another would cost as much as the
+// write. The callers of put and hold keep the queue within bounds.
 type output struct {
 	conn     net.Conn
-	joins    joiner // is conn, if it is one
+	joins    joiner // conn, if it is a joiner
 	counters *counters
-	// idle is asked when it said, and when it was woken, what is to be sent for want of
-	// anything else, and when it is to be asked again (0: when woken). It may be nil.
+	// idle says what to send when nothing is queued, and when to ask again (0: when
+	// woken). It is asked at that time, and when the writer was woken. It may be nil.
 	idle func(now, sent time.Time) (plain, time.Duration)
 
-	mu     sync.Mutex // guards the rest; held for some instructions
+	mu     sync.Mutex // guards the rest; held for a few instructions
 	queue  []outgoing
 	woken  bool // the writer will look at the queue
 	closed bool
 
 	wake  chan struct{} // capacity 1
-	turn  chan struct{} // capacity 1: who puts something there may write, and use what follows
+	turn  chan struct{} // capacity 1: whoever puts something there may write, and use the fields below
 	w     writer
 	spare []outgoing // memory for the queue
 }
@@ -81,8 +81,8 @@ func newOutput(conn net.Conn, c *counters, pool *hearth.Pool) *output {
 	return o
 }
 
-// put queues something to be written soon; false: it is closed, and what was to be written
-// is still the caller's.
+// put queues something to be written soon. It returns false if the output is closed; f is
+// still the caller's then.
 func (o *output) put(f outgoing) bool {
 	queued, wake := o.add(f, true)
 	if wake {
@@ -91,7 +91,7 @@ func (o *output) put(f outgoing) bool {
 	return queued
 }
 
-// hold is put of what may wait until something else is written, or for write.
+// hold is put for something that may wait for the next write.
 func (o *output) hold(f outgoing) bool {
 	queued, _ := o.add(f, false)
 	return queued
@@ -109,8 +109,8 @@ func (o *output) add(f outgoing, soon bool) (queued, wake bool) {
 	return true, wake
 }
 
-// write writes what is queued, unless somebody is at it: who is looks at the queue once more
-// when he has given his turn back, and nobody need be woken.
+// write writes what is queued, unless another goroutine is writing. That one looks at the
+// queue once more after it has given its turn back, so nobody need be woken.
 func (o *output) write() error {
 	for {
 		select {
@@ -118,7 +118,7 @@ func (o *output) write() error {
 		default:
 			return nil
 		}
-		_, closed, err := o.writeQueue() // if it is closed, who reads the connection finds out
+		_, closed, err := o.writeQueue() // if it is closed, the reader finds out
 		<-o.turn
 		if closed || err != nil || !o.waits() {
 			return err
@@ -133,7 +133,7 @@ func (o *output) waits() bool {
 	return len(o.queue) > 0
 }
 
-// writeQueue writes what is queued, and says how much that was. The caller has the turn.
+// writeQueue writes what is queued, and returns how many items. The caller has the turn.
 func (o *output) writeQueue() (n int, closed bool, err error) {
 	batch, closed := o.swap(o.spare[:0])
 	if o.spare = nil; closed {
@@ -154,7 +154,7 @@ func (o *output) nudge() {
 	}
 }
 
-// close ends run, which lets go of what is queued.
+// close ends run, which drops what is queued.
 func (o *output) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -162,12 +162,13 @@ func (o *output) close() {
 	o.nudge()
 }
 
-// fewOpen requests or answers, and one more hardly ever finds others to go out with: who has
-// it writes it. With more of them the writer, who is woken once for all, makes a write of many.
+// Up to fewOpen requests or answers, one more hardly ever finds others to go out with, so
+// its goroutine writes it. With more of them, the writer is woken once and writes many at
+// once.
 const fewOpen = 4
 
-// smallMost is the largest payload that is copied to be written with others: below it a
-// copy is cheaper than an entry of writev, and than a record of its own where TLS is used.
+// smallMost is the largest payload that is copied to be written with others. Below it a
+// copy is cheaper than an entry of writev, and than a TLS record of its own.
 const smallMost = 8 << 10
 
 // run writes until it is closed or a write fails.
@@ -177,7 +178,7 @@ func (o *output) run() error {
 	defer timer.Stop()
 	timer.Stop()
 	for {
-		runtime.Gosched() // others that are about to put something do, and it goes out in one write
+		runtime.Gosched() // others that are about to queue something do, and it goes out in the same write
 		n, closed, sent, err := o.round()
 		if closed || err != nil {
 			return err
@@ -188,7 +189,7 @@ func (o *output) run() error {
 		if o.idle != nil {
 			p, again := o.idle(time.Now(), sent)
 			if p != nil {
-				o.hold(p) // if it is closed the next round says so
+				o.hold(p) // if it is closed, the next round says so
 				continue
 			}
 			if again > 0 {
@@ -202,7 +203,7 @@ func (o *output) run() error {
 	}
 }
 
-// round is what run does again and again; sent is when something was written last.
+// round is one round of run. sent is when something was last written.
 func (o *output) round() (n int, closed bool, sent time.Time, err error) {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
@@ -210,7 +211,7 @@ func (o *output) round() (n int, closed bool, sent time.Time, err error) {
 	return n, closed, o.w.sent, err
 }
 
-// swap takes what is queued and leaves the memory of what was written.
+// swap takes the queue and leaves the given memory for the next one.
 func (o *output) swap(empty []outgoing) (batch []outgoing, closed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -231,13 +232,14 @@ func letGo(batch []outgoing) {
 }
 
 const (
-	// gatherMost bytes of small answers go out in one write, if there is memory for them beside
-	// the connection's own: each write costs as much as the bytes of several answers, and wakes
-	// who reads. It is 46 answers of 4 KiB: in three writes what 32 readers have asked for costs
-	// a ninth more CPU time (bench, W6 blocks).
+	// gatherMost bytes of small answers go out in one write, if there is memory for that
+	// beside the connection's own. Each write costs as much as the bytes of several
+	// answers, and wakes the reader. It is 46 answers of 4 KiB. In three writes, what 32
+	// readers have asked for costs a ninth more CPU time (bench, W6 blocks).
 	gatherMost = 192 << 10
-	// togetherMost bytes of large ones do, in partsMost parts: one by one, who reads takes each as
-	// it comes and waits for the next, and ten answers of 100 KiB cost both sides a fifth more.
+	// togetherMost bytes of large answers go out in one write, in at most partsMost
+	// parts. Sent one by one, the reader takes each as it comes and waits for the next.
+	// Then ten answers of 100 KiB cost both sides a fifth more.
 	togetherMost = hearth.BlockSize
 	partsMost    = 64
 )
@@ -247,17 +249,17 @@ type writer struct {
 	*output
 	pool    *hearth.Pool
 	own     []byte
-	lent    *hearth.View // of the pool, until a batch is written
-	buf     []byte       // is own, or lent's
-	listed  int          // bytes of buf that are in parts
-	large   int          // bytes of parts that are not in buf
+	lent    *hearth.View // borrowed from the pool until a batch is written
+	buf     []byte       // own, or the bytes of lent
+	listed  int          // how many bytes of buf are in parts
+	large   int          // how many bytes of parts are not in buf
 	parts   net.Buffers
-	buffers net.Buffers // what is left of parts; here, since a local one would be allocated each time
+	buffers net.Buffers // what is left of parts; a field, since a local variable would be allocated each time
 	pending []outgoing  // in buf and parts
-	sent    time.Time   // the end of the last write
+	sent    time.Time   // when the last write ended
 }
 
-// writeAll writes a batch and lets go of it, also if that fails.
+// writeAll writes a batch and lets go of it, even if that fails.
 func (w *writer) writeAll(batch []outgoing) error {
 	defer w.shrink()
 	for i, f := range batch {
@@ -291,7 +293,7 @@ func (w *writer) add(f outgoing) error {
 	return nil
 }
 
-// fits makes room for n bytes more, if there is any.
+// fits makes room for n more bytes, if it can.
 func (w *writer) fits(n int) bool {
 	if n > cap(w.buf)-len(w.buf) && w.lent == nil {
 		if w.lent = w.pool.TryAlloc(gatherMost); w.lent != nil {
@@ -301,7 +303,7 @@ func (w *writer) fits(n int) bool {
 	return n <= cap(w.buf)-len(w.buf)
 }
 
-// shrink gives back what was lent.
+// shrink gives the borrowed buffer back.
 func (w *writer) shrink() {
 	if w.lent != nil {
 		w.lent.Release()
@@ -340,7 +342,7 @@ func (w *writer) flush() error {
 func (w *writer) writeParts() (err error) {
 	var n int64
 	switch w.buffers = w.parts; {
-	case len(w.parts) == 1: // the race detector knows what follows a Write, and not a writev
+	case len(w.parts) == 1: // the race detector understands what follows a Write, but not a writev
 		var one int
 		one, err = w.conn.Write(w.parts[0])
 		n = int64(one)
@@ -362,8 +364,8 @@ func stalled(err error) error {
 	return err
 }
 
-// exchange sends and reads hellos, each side in its turn: over a pipe a write waits for
-// its reader. The one who asks is first, so that a port scanner is told nothing.
+// exchange sends and reads hellos, each side in turn: over a pipe a write waits for its
+// reader. The asker goes first, so that a port scanner learns nothing.
 func exchange(conn net.Conn, asks bool, mine hello, within time.Duration) (theirs hello, err error) {
 	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return theirs, fmt.Errorf("hello: %w", err)

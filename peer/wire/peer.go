@@ -17,44 +17,48 @@ import (
 
 // PeerOptions configure a Peer.
 type PeerOptions struct {
-	// Dial makes a connection to the peer, encrypted or not; it returns soon after its
-	// context ended, which is after Silence. It must be given.
+	// Dial makes a connection to the peer, encrypted or not. It must return soon after
+	// its context has ended, which is after Silence. It is required.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Pool is where answers lie. It must be given.
+	// Pool gives memory for answers. It is required.
 	Pool *hearth.Pool
-	// Connections at most; 0: 4. There is one until it has more than half a block to bring.
+	// Connections is how many there are at most; 0 means 4. Another is opened while each
+	// has more than half a block to bring.
 	Connections int
-	// Requests that are unanswered, items one by one; 0: 256, and MaxItems at least.
-	// Who comes then waits.
+	// Requests is how many items may be unanswered; 0 means 256. It is at least MaxItems.
+	// A caller beyond it waits.
 	Requests int
-	// QueuedBytes of bodies of Calls that wait to be written; 0: 8 MiB, but an eighth of
-	// the Pool at most, and never less than one body. Beyond it Calls are refused.
+	// QueuedBytes bounds the bodies of Calls that wait to be written. 0 means 8 MiB, or
+	// an eighth of the Pool if that is less. It is never less than one body. Calls beyond
+	// it are refused.
 	QueuedBytes int64
-	// Silence after which a peer that owes an answer is given up; 0: the constant.
+	// Silence is how long a peer that owes an answer may send nothing. 0 means the
+	// constant.
 	Silence time.Duration
 }
 
-// Peer asks one peer. It dials when it is first needed and again when a connection was
-// lost; after a failure all that comes fails at once with it until a dial succeeds, which is
-// tried again after 100 ms, then twice as long, up to 5 s.
+// Peer asks one peer. It dials when a connection is first needed, and again when one was
+// lost. After a failure all requests fail at once with its error, until a dial
+// succeeds. The pause before the next dial is 100 ms, and doubles up to 5 s (exponential
+// back-off).
 type Peer struct {
 	name     string
 	o        PeerOptions
 	counters counters
-	places   *semaphore.Weighted // items that are unanswered
-	room     *semaphore.Weighted // bytes of bodies
+	places   *semaphore.Weighted // semaphore for items that are unanswered
+	room     *semaphore.Weighted // semaphore for the bytes of bodies
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup // all goroutines; Add under mu while not closed
 	spare    sync.Pool      // of *call
-	kick     chan struct{}  // capacity 1: the watch looks again
+	kick     chan struct{}  // capacity 1: makes the watch look again
 	begun    time.Time
-	heard    atomic.Int64 // nanoseconds from begun to the last byte
+	heard    atomic.Int64 // when the last byte came, in nanoseconds from begun
 
-	mu      sync.Mutex // guards the rest; never held across I/O; taken after a conn's lock, never before
+	mu      sync.Mutex // guards the rest; never held across I/O; locked after a conn's lock, never before
 	conns   []*conn
 	dialing bool
-	changed chan struct{} // closed when a dial ended, and at Close
+	changed chan struct{} // closed when a dial has ended, and by Close
 	debt    debt
 	outage  outage
 	watched watched
@@ -64,29 +68,30 @@ type Peer struct {
 // debt is what the peer owes, dials included.
 type debt struct {
 	items int64
-	since time.Time // when the first of these began
+	since time.Time // when the first of these was asked
 }
 
-// outage is how often in a row the peer failed; an answer ends it.
+// outage is a row of failures of the peer; an answer ends it.
 type outage struct {
 	fails       int
-	until       time.Time // not dialled before
-	since, last time.Time // when it failed first, and last
+	until       time.Time // no dial before that
+	since, last time.Time // when it first failed, and when last
 	err         error
 }
 
-// watched says whether the watch runs, and whether it waits to be kicked.
+// watched says whether the watch runs, and whether it waits for a kick.
 type watched struct{ runs, parked bool }
 
 const (
 	pauseFirst = 100 * time.Millisecond
 	pauseMost  = 5 * time.Second
-	// busyBytes asked for over the least busy connection call for one more: a block holds up what
-	// comes behind it. With twice these 32 readers of 100 KiB had three, and read a twentieth less.
+	// busyBytes asked for over the least busy connection call for one more, since a block
+	// holds up what comes behind it. With twice as much, 32 readers of 100 KiB had three
+	// connections and read a twentieth less.
 	busyBytes = hearth.BlockSize / 2
 )
 
-// NewPeer returns a Peer without connections; name is for errors. Close it.
+// NewPeer returns a Peer without connections. name is for errors. Close it.
 func NewPeer(name string, o PeerOptions) *Peer {
 	if o.Connections <= 0 {
 		o.Connections = 4
@@ -108,16 +113,16 @@ func NewPeer(name string, o PeerOptions) *Peer {
 }
 
 // Fill returns bytes [off, off+n) of a block from its owner, which may fetch it. n = 0
-// has the owner load the block and returns no View. The caller, who holds no View
-// meanwhile, releases what it gets. Errors beside an *Error, hearth.ErrMiss and
-// hearth.ErrStale are reasons to go elsewhere: ErrSilent, ErrDown, hearth.ErrRefused,
-// ErrChecksum, ErrMemory.
+// has the owner load the block and returns no View. The caller must hold no View while it
+// waits, and releases the one it gets. An *Error, hearth.ErrMiss and hearth.ErrStale are
+// answers. All other errors are reasons to ask elsewhere: ErrSilent, ErrDown,
+// hearth.ErrRefused, ErrChecksum, ErrMemory.
 func (p *Peer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	return p.get(ctx, Fill, Want{b, off, n})
 }
 
-// Peek is Fill of what the peer holds itself; otherwise it is hearth.ErrMiss. n = 0 asks
-// whether it does, and returns no View.
+// Peek is Fill without a fetch: if the peer does not hold the block, it returns
+// hearth.ErrMiss. n = 0 asks whether the peer holds it, and returns no View.
 func (p *Peer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	return p.get(ctx, Peek, Want{b, off, n})
 }
@@ -129,9 +134,9 @@ func (p *Peer) get(ctx context.Context, v Verb, w Want) (*hearth.View, error) {
 	return p.ask(ctx, p.newCall(v, w))
 }
 
-// Call asks by a number that both sides gave a meaning, with a body of at most MaxBody
-// bytes or nil, which stays the caller's. The caller releases the answer; an
-// empty one is nil.
+// Call asks by a number that both sides gave a meaning. The body has at most MaxBody
+// bytes, may be nil, and stays the caller's. The caller releases the answer; an empty
+// answer is nil.
 func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hearth.View, error) {
 	n := size(body)
 	if n > MaxBody {
@@ -147,9 +152,9 @@ func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hea
 	return p.ask(ctx, c)
 }
 
-// Many asks for many ranges, as few frames as they fit into, and calls each once for each
-// of them, in any order, on this goroutine: with a View that is each's to release,
-// or an error as of Fill. It does not wait for memory.
+// Many asks for many ranges, in as few frames as possible. It calls each once for each
+// range, in any order, on this goroutine. each gets a View, which it releases, or an
+// error as of Fill. Many does not wait for memory.
 func (p *Peer) Many(ctx context.Context, v Verb, wants []Want, each func(i int, v *hearth.View, err error)) {
 	for first := 0; first < len(wants); {
 		n, err := fit(wants[first:])
@@ -158,13 +163,13 @@ func (p *Peer) Many(ctx context.Context, v Verb, wants []Want, each func(i int, 
 			first++
 			continue
 		}
-		c := &call{kind: kind(v), items: n, wants: slices.Clone(wants[first : first+n])} // the call may outlive this
+		c := &call{kind: kind(v), items: n, wants: slices.Clone(wants[first : first+n])} // the call may outlive wants
 		p.askMany(ctx, c, func(r result) { each(first+r.item, r.view, r.err) })
 		first += n
 	}
 }
 
-// fit is how many wants one request has room for; 0: the first is none.
+// fit is how many wants one request has room for. 0 means that the first is invalid.
 func fit(wants []Want) (n int, err error) {
 	meta := requestFixed + sealSize
 	for n < min(len(wants), MaxItems) {
@@ -204,7 +209,7 @@ func (p *Peer) ask(ctx context.Context, c *call) (*hearth.View, error) {
 
 // askMany calls each for every item of a call.
 func (p *Peer) askMany(ctx context.Context, c *call, each func(result)) {
-	waiting := uint64(1)<<c.items - 1 // 64 items: the shift gives 0
+	waiting := uint64(1)<<c.items - 1 // for 64 items the shift gives 0
 	fail := func(err error) {
 		for ; waiting != 0; waiting &= waiting - 1 {
 			each(result{item: bits.TrailingZeros64(waiting), err: err})
@@ -234,7 +239,7 @@ func (p *Peer) askMany(ctx context.Context, c *call, each func(result)) {
 	}
 }
 
-// begin sends a call, once there is a place for it and a connection.
+// begin sends a call once there is a place for it and a connection.
 func (p *Peer) begin(ctx context.Context, c *call) (*conn, error) {
 	n := int64(c.items)
 	if err := p.places.Acquire(ctx, n); err != nil {
@@ -263,7 +268,7 @@ func (p *Peer) begin(ctx context.Context, c *call) (*conn, error) {
 	}
 }
 
-// owe notes that the peer owes n items more.
+// owe notes that the peer owes n more items.
 func (p *Peer) owe(n int64) {
 	p.counters.inFlight.Add(n)
 	p.mu.Lock()
@@ -277,7 +282,7 @@ func (p *Peer) owe(n int64) {
 	if kick {
 		select {
 		case p.kick <- struct{}{}:
-		default: // it was, and will look
+		default: // it was kicked already, and will look
 		}
 	}
 }
@@ -291,7 +296,7 @@ func (p *Peer) settle(n int64) {
 	p.places.Release(n)
 }
 
-// connect returns the least busy connection, or dials, or says why there is none.
+// connect returns the least busy connection, dials one, or says why there is none.
 func (p *Peer) connect(ctx context.Context) (*conn, error) {
 	for {
 		p.mu.Lock()
@@ -328,13 +333,13 @@ func (p *Peer) leastBusyLocked() (best *conn) {
 	return best
 }
 
-// Name is the peer's, as it was told.
+// Name is the name given to NewPeer.
 func (p *Peer) Name() string { return p.name }
 
 // Stats are the figures so far.
 func (p *Peer) Stats() Stats { return p.counters.stats() }
 
-// Close ends what is under way with ErrClosed and returns when no goroutine is left.
+// Close ends what is in flight with ErrClosed. It returns when no goroutine is left.
 func (p *Peer) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -343,7 +348,7 @@ func (p *Peer) Close() {
 	p.mu.Unlock()
 	p.cancel(ErrClosed)
 	for _, c := range conns {
-		_ = c.fail(p.fault(ErrClosed)) // which tells the calls
+		_ = c.fail(p.fault(ErrClosed)) // fail tells the calls
 	}
 	p.work.Wait()
 }

@@ -5,16 +5,16 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// What lies in memory is answered on the goroutine that reads the connection, and answers to
-// requests that came together go out together, in one write of its own. A goroutine for
-// each, its context, its stack that grows anew each time and the writer's being woken cost
-// more than all else of a read of 4 KiB (bench, W6 blocks).
+// A block in memory is answered on the goroutine that reads the connection. Answers to
+// requests that came together go out together, in one write. A goroutine for each would
+// need a context, a stack that grows anew each time, and a wake-up of the writer. That
+// costs more than all else of a read of 4 KiB (bench, W6 blocks).
 
 const (
-	// readyMost is the largest answer made so, a large picture: its checksums take some
-	// 20 us, in which nothing else that was asked is begun.
+	// readyMost is the largest answer made this way, a large picture. Its checksums take
+	// some 20 us, in which no other request is begun.
 	readyMost = 256 << 10
-	// heldMost bytes of answers wait for others to go out with them.
+	// heldMost bytes of answers are held back to go out together.
 	heldMost = togetherMost
 )
 
@@ -24,10 +24,11 @@ type ready struct {
 	view    *hearth.View
 	n       int64
 	head    []byte
-	room    [headerSize + maxSums + sealSize]byte // is head
+	room    [headerSize + maxSums + sealSize]byte // backs head
 }
 
-// ready answers a request of one item, if memory holds it and the peer may have more to take.
+// ready answers a request of one item, if memory holds it and the peer may have more to
+// take.
 func (s *session) ready(h header, question uint64, w Want) bool {
 	get, n := s.server.o.Handler.Ready, int64(w.N)
 	if get == nil || n == 0 || n > readyMost || !s.guest.room.TryAcquire(n) {
@@ -36,7 +37,7 @@ func (s *session) ready(h header, question uint64, w Want) bool {
 	var v *hearth.View
 	err := guard(func() error { v = get(w.Block, w.Off, w.N); return nil })
 	if err != nil || v == nil || v.Len() != w.N || !s.place() {
-		// The other way says what is wrong.
+		// The usual way reports the error.
 		if v != nil {
 			v.Release()
 		}
@@ -54,7 +55,7 @@ func (s *session) ready(h header, question uint64, w Want) bool {
 	return true
 }
 
-// place counts one more item that is not written; false: they are too many.
+// place counts one more item that is not written. It returns false if there are too many.
 func (s *session) place() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +68,7 @@ func (s *session) place() bool {
 	return true
 }
 
-// release writes what was held back.
+// release writes the answers that were held back.
 func (s *session) release() (err error) {
 	if s.held > 0 {
 		s.held = 0

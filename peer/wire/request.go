@@ -9,30 +9,30 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// The meta of Fill and Peek: milliseconds until the deadline 4 (0: none), items 4, then
-// of each: version 16, index 8, offset 4, length 4, size 8, mod time 8 and nanoseconds 4,
-// lengths of link, key and ETag 2 each, and these. That of a Call: milliseconds 4, and the
-// piece sums of its body.
+// The meta of Fill and Peek: milliseconds until the deadline 4 (0: none), items 4. Then
+// each item: version 16, index 8, offset 4, length 4, size 8, mod time 8 and nanoseconds
+// 4, the lengths of link, key and ETag 2 each, and these. The meta of a Call:
+// milliseconds 4, and the piece sums of its body.
 const (
 	requestFixed = 8
 	itemFixed    = 58
 	callFixed    = 4
-	// The range of a block lies between these, of an item.
+	// The range of a block lies between these offsets of an item.
 	itemRange  = 16
 	itemObject = 32
 
-	// The most bytes of names: what S3 allows is 1,024 for a key; a path has 4,096.
+	// These bound the bytes of names. S3 allows 1,024 for a key; a path has 4,096.
 	maxLink = 255
 	maxKey  = 4096
 	maxETag = 1024
 )
 
-// milliseconds is a duration as it travels, rounded up; 0 is none.
+// milliseconds is a duration as it travels, rounded up. 0 means none.
 func milliseconds(d time.Duration) uint32 {
 	return uint32(min(max(0, (d+time.Millisecond-1)/time.Millisecond), 1<<32-1))
 }
 
-// check refuses what no peer would take.
+// check refuses a want that no peer would take.
 func (w Want) check() error {
 	o := w.Block.Object
 	switch {
@@ -79,7 +79,7 @@ func appendRequest(dst []byte, left time.Duration, wants []Want) []byte {
 	return dst
 }
 
-// parseCount is the deadline and the number of items of a request.
+// parseCount returns the time until the deadline and the number of items of a request.
 func parseCount(b []byte) (left time.Duration, items int, err error) {
 	n := binary.LittleEndian.Uint32(b[4:])
 	if n == 0 || n > MaxItems {
@@ -88,22 +88,23 @@ func parseCount(b []byte) (left time.Duration, items int, err error) {
 	return time.Duration(binary.LittleEndian.Uint32(b)) * time.Millisecond, int(n), nil
 }
 
-// seen is the object of the last item, and its bytes: reads of one object follow each other,
-// and what they ask for is made once.
+// seen is the object of the last item, and the item's bytes. Successive reads often are
+// of one object, whose Object is then made once.
 type seen struct {
 	object *hearth.Object
 	bytes  []byte
 }
 
-// seenMost is the longest item that is kept for that, with a path that people give.
+// seenMost is the longest item that is kept for that: one with a path as people name
+// them.
 const seenMost = 512
 
-// is reports whether an item of so many bytes names the object.
+// is reports whether an item of n bytes names the same object.
 func (s *seen) is(b []byte, n int) bool {
 	return s.object != nil && n == len(s.bytes) && bytes.Equal(b[:itemRange], s.bytes[:itemRange]) && bytes.Equal(b[itemObject:n], s.bytes[itemObject:])
 }
 
-// parseWants reads as many items as wants has room for from what follows the count.
+// parseWants fills wants from the items that follow the count.
 func parseWants(b []byte, wants []Want, last *seen) error {
 	for i := range wants {
 		n, err := wants[i].parse(b, last)
@@ -121,7 +122,7 @@ func parseWants(b []byte, wants []Want, last *seen) error {
 	return nil
 }
 
-// parse reads an item into memory of its own, or the last one's, and says how long it was.
+// parse reads an item and returns its length. The object is a new one, or that of last.
 func (w *Want) parse(b []byte, last *seen) (n int, err error) {
 	if len(b) < itemFixed {
 		return 0, errShort
@@ -142,7 +143,7 @@ func (w *Want) parse(b []byte, last *seen) (n int, err error) {
 			ModTime: time.Unix(int64(binary.LittleEndian.Uint64(b[40:])), int64(nanoseconds)).UTC(),
 			Link:    names[:link], Key: names[link : link+key], ETag: names[link+key:],
 		}
-		last.bytes = append(last.bytes[:0], b[:min(n, seenMost)]...) // of a longer one too little to be known again
+		last.bytes = append(last.bytes[:0], b[:min(n, seenMost)]...) // too little of a longer one to match
 	}
 	*w = Want{
 		Block: hearth.Block{Object: last.object, Index: int64(binary.LittleEndian.Uint64(b[16:]))},

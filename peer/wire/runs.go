@@ -6,13 +6,14 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Run has the signature of hearth.Source's GetMany: whole blocks in order. With load
-// each block is made present, and each is called without a View.
+// Run has the signature of hearth.Source's GetMany: whole blocks in order. With load it
+// makes each block present, and calls each without a View.
 type Run func(ctx context.Context, first hearth.Block, n int, load bool, each func(b hearth.Block, v *hearth.View, err error) bool)
 
-// runOf counts the wants from the first on that are one run: blocks of one extent that
-// follow each other, all of them whole or all of them without payload. Those of the next
-// extent somebody else may have asked for, who is not told of another's failure.
+// runOf counts how many wants, from the first on, are one run. A run is consecutive
+// blocks of one extent, all whole or all without payload. It ends with the extent:
+// somebody else may share the fetch of the next one, and must not get the failure of this
+// one.
 func runOf(wants []Want) int {
 	first := wants[0]
 	n := 1
@@ -32,7 +33,7 @@ func runOf(wants []Want) int {
 
 func (w Want) whole() bool { return w.Off == 0 && w.N == w.Block.Len() }
 
-// startRun has tasks that are one run worked on by one goroutine, or refuses them.
+// startRun has the tasks of one run worked on by one goroutine, or refuses them.
 func (s *session) startRun(tasks []task, h Handler) {
 	n := int64(len(tasks))
 	if s.guest.working.Add(n) > int64(s.server.o.Requests) {
@@ -51,8 +52,8 @@ func (s *session) startRun(tasks []task, h Handler) {
 	})
 }
 
-// work answers the tasks of one run as their blocks come. What is left of them when it
-// ends has the error in common: it is that of the block that comes next.
+// work answers the tasks of one run as their blocks come. If it ends early, the tasks
+// that are left share its error, which is that of the next block.
 func (s *session) work(left *[]task, h Handler) error {
 	err := errMissed
 	first := (*left)[0]
@@ -67,7 +68,7 @@ func (s *session) work(left *[]task, h Handler) error {
 		switch n := int64(t.want.N); {
 		case size(v) != t.want.N:
 			s.finish(t, t.wrong())
-		case !s.guest.room.TryAcquire(n): // as in get; the block is in a tier meanwhile
+		case !s.guest.room.TryAcquire(n): // as in get; a tier has the block meanwhile
 			t.release()
 			s.working.Go(func() { s.finish(t, guard(func() error { return t.get(h.Fill) })) })
 		default:
@@ -85,8 +86,8 @@ func (s *session) finish(t *task, err error) {
 	t.answer(err)
 }
 
-// reply is finish on a goroutine that has nothing else to do: it writes the answer where
-// that would go out alone.
+// reply is finish on a goroutine that has nothing else to do. If the answer would go out
+// alone, this goroutine writes it.
 func (s *session) reply(t *task, err error) {
 	s.guest.working.Add(-1)
 	t.prepare(err)

@@ -10,22 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads a connection of frames: what is small through a buffer, and what is large
-// straight to where it is to lie, together with the beginning of what follows, which would be a
-// system call of its own: a tenth of what a read of 100 KiB costs who asks (bench, W6 blocks).
+// This file reads a connection of frames. Small parts go through a buffer. Large ones go
+// straight to their place, together with the beginning of what follows. Reading that
+// separately would be one more system call: a tenth of what a read of 100 KiB costs the
+// asker (bench, W6 blocks).
 
 // scatterReader reads a connection, for one goroutine.
 type scatterReader struct {
-	// Ahead are the most bytes that are read beyond what is wanted, and at least as many as Peek
-	// wants; the buffer has room for more.
+	// Ahead bounds how many bytes are read beyond those wanted. A Peek of more reads them all
+	// the same. The buffer has room for more.
 	Ahead int
 
 	conn  net.Conn
 	heard func(n int)
 	buf   []byte
-	r, w  int // buf[r:w] was read, and not taken
+	r, w  int // buf[r:w] was read and not taken
 
-	// Of a socket, which reads into two places at once.
+	// For a socket, which can read into two places at once.
 	socket syscall.RawConn
 	readv  func(fd uintptr) (over bool)
 	parts  [2][]byte
@@ -33,7 +34,8 @@ type scatterReader struct {
 	err    error
 }
 
-// newScatterReader returns a Reader with a buffer of size bytes; heard is told of each read.
+// newScatterReader returns a reader with a buffer of size bytes. It calls heard after
+// each read.
 func newScatterReader(conn net.Conn, size int, heard func(n int)) *scatterReader {
 	r := &scatterReader{Ahead: size, conn: conn, heard: heard, buf: make([]byte, size)}
 	if c, ok := conn.(syscall.Conn); ok {
@@ -51,14 +53,14 @@ func newScatterReader(conn net.Conn, size int, heard func(n int)) *scatterReader
 	return r
 }
 
-// Buffered is what was read and not taken, valid until more is read.
+// Buffered is what was read and not taken, valid until the next read.
 func (r *scatterReader) Buffered() []byte { return r.buf[r.r:r.w] }
 
-// Skip takes n bytes that are buffered.
+// Skip takes n buffered bytes.
 func (r *scatterReader) Skip(n int) { r.r += n }
 
-// Peek returns the next n bytes, at most the buffer's size, and perhaps more; or an error, io.EOF
-// only if there is nothing.
+// Peek returns the next n bytes, and perhaps more. n is at most the buffer's size. io.EOF
+// means that there is nothing; a shorter rest is another error.
 func (r *scatterReader) Peek(n int) ([]byte, error) {
 	if n <= r.w-r.r {
 		return r.Buffered(), nil
@@ -71,7 +73,7 @@ func (r *scatterReader) Peek(n int) ([]byte, error) {
 	return r.Buffered(), err
 }
 
-// ReadFull fills p, which is to come: an end before is io.ErrUnexpectedEOF.
+// ReadFull fills p. If the connection ends before that, the error is io.ErrUnexpectedEOF.
 func (r *scatterReader) ReadFull(p []byte) error {
 	if r.socket == nil && len(p) <= r.Ahead {
 		b, err := r.Peek(len(p))
@@ -98,7 +100,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// Discard is ReadFull of what nobody wants.
+// Discard drops n bytes, with the errors of ReadFull.
 func (r *scatterReader) Discard(n int) error {
 	for n > 0 {
 		b, err := r.Peek(1)
@@ -112,12 +114,12 @@ func (r *scatterReader) Discard(n int) error {
 	return nil
 }
 
-// reads is a Reader's connection.
+// reads is the connection of a scatterReader.
 type reads struct{ *scatterReader }
 
 func (r reads) Read(p []byte) (int, error) { return r.read(p, nil) }
 
-// read reads into p, and what comes behind that into more, if it takes no second read.
+// read reads into p. What follows goes into more, if that takes no second read.
 func (r *scatterReader) read(p, more []byte) (n int, err error) {
 	if r.socket == nil || len(more) == 0 {
 		n, err = r.conn.Read(p)

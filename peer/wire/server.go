@@ -18,18 +18,18 @@ import (
 type ServerOptions struct {
 	// Handler answers.
 	Handler Handler
-	// Pool is where bodies of Calls and the buffers of connections are counted. It must
-	// be given.
+	// Pool counts the bodies of Calls and the buffers of connections. It is required.
 	Pool *hearth.Pool
-	// Connections per peer; 0: 8. More are refused.
+	// Connections is how many a peer may have; 0 means 8. More are refused.
 	Connections int
-	// Requests per peer, items one by one, at work at a time, each on a goroutine; 0:
-	// 256, and MaxItems at least. More are refused. A connection may have as many
-	// unanswered.
+	// Requests is how many items of a peer are worked on at a time, each on a goroutine.
+	// 0 means 256. It is at least MaxItems. More are refused. A connection may have as
+	// many unanswered.
 	Requests int
-	// QueuedBytes per peer of payloads that were asked for and not yet written, and of
-	// bodies of Calls; 0: 8 MiB, but an eighth of the Pool at most. It is never less than
-	// one block. Answers beyond it wait without their bytes; Calls are refused.
+	// QueuedBytes bounds, per peer, the payloads that were asked for and are not written
+	// yet, and the bodies of Calls. 0 means 8 MiB, or an eighth of the Pool if that is
+	// less. It is never less than one block. An answer beyond it waits without its bytes;
+	// a Call is refused.
 	QueuedBytes int64
 }
 
@@ -37,8 +37,8 @@ type ServerOptions struct {
 type Server struct {
 	o        ServerOptions
 	counters counters
-	spare    sync.Pool   // of *ready, that were written
-	idle     idleWorkers // of all sessions
+	spare    sync.Pool   // of *ready that were written
+	idle     idleWorkers // for all sessions
 
 	mu     sync.Mutex // guards guests and their connections
 	guests map[string]*guest
@@ -48,7 +48,7 @@ type Server struct {
 type guest struct {
 	connections int
 	working     atomic.Int64
-	room        *semaphore.Weighted // for QueuedBytes
+	room        *semaphore.Weighted // semaphore for QueuedBytes
 }
 
 // NewServer returns a Server without connections.
@@ -64,7 +64,7 @@ func NewServer(o ServerOptions) *Server {
 	return &Server{o: o, guests: map[string]*guest{}, spare: sync.Pool{New: func() any { return new(ready) }}}
 }
 
-// queuedBytes is a bound on what waits to be written to a peer.
+// queuedBytes bounds what waits to be written to a peer.
 func queuedBytes(said int64, pool *hearth.Pool) int64 {
 	if said <= 0 {
 		said = min(8<<20, pool.Stats().Budget/8)
@@ -75,13 +75,13 @@ func queuedBytes(said int64, pool *hearth.Pool) int64 {
 // Stats are the figures so far.
 func (s *Server) Stats() Stats { return s.counters.stats() }
 
-// Serve answers what comes over a connection until it ends or the context does; then
-// it closes the connection, and returns when every handler has, but one whose place another
-// goroutine took (Handler.Here). peer names who asks, in
-// errors, and is what bounds are kept by: two connections of one name share them. The
-// error is nil if the peer went in good order, the context's cause if that ended, and
-// otherwise says what was wrong: ErrProtocol, ErrChecksum, ErrIncompatible, hearth.ErrRefused, or
-// the network's.
+// Serve answers requests over a connection until that or the context ends. Then it closes
+// the connection, and returns when every handler has returned. A handler whose place
+// another goroutine took (Handler.Here) is not waited for. peer names the asker in
+// errors. Two connections of one name share its bounds. The error is nil if the peer left
+// in good order, and the context's cause if that ended. Otherwise it says what was wrong:
+// ErrProtocol, ErrChecksum, ErrIncompatible, hearth.ErrRefused, or an error of the
+// network.
 func (s *Server) Serve(ctx context.Context, conn net.Conn, peer string) error {
 	err := s.serve(ctx, conn, peer)
 	conn.Close()
@@ -124,7 +124,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, peer string) error {
 	return newSession(s, g, conn, theirs, mine).run(ctx, cancel)
 }
 
-// connBytes are the buffers of a connection, one each way.
+// connBytes is the size of a connection's buffers, one each way.
 const connBytes = 2 * bufferSize
 
 // admit returns the account of a peer that may have one more connection, or nil.

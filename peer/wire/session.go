@@ -15,40 +15,40 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// session is one connection at the side that answers: one goroutine reads, one writes,
-// and each item has one while it is worked on, unless the reader does that himself.
+// session is one connection at the side that answers. One goroutine reads, one writes.
+// Each item has a goroutine while it is worked on, unless the reader does that itself.
 type session struct {
 	server *Server
 	guest  *guest
 	in     input
 	out    *output
 	seed   uint64         // of answers
-	last   uint64         // request; the reader's alone
-	held   int64          // bytes of answers that wait for others to go out with them; the reader's alone
-	wants  [MaxItems]Want // what is asked for; the reader's alone
-	asked  seen           // the reader's alone
+	last   uint64         // number of the last request; only the reader uses it
+	held   int64          // bytes of answers held back to go out together; only the reader uses it
+	wants  [MaxItems]Want // what is asked for; only the reader uses it
+	asked  seen           // only the reader uses it
 	end    context.CancelCauseFunc
 
-	over    chan error     // of the reader, at the end
+	over    chan error     // the reader's error, at the end
 	working sync.WaitGroup // items; Add by the reader
-	workers *workers       // of items
+	workers *workers       // for items
 
-	mu       sync.Mutex // guards the rest, and of requests what they say; taken before output's, never after
+	mu       sync.Mutex // guards the rest, and the fields of requests marked so; locked before output's, never after
 	requests map[uint64]*request
 	open     int       // items that are not written
 	since    time.Time // when the first of these came
 	watched  bool      // the writer will look for silence by itself
 }
 
-// request is under way until its last item is about to be written.
+// request is in flight until its last item is about to be written.
 type request struct {
 	id, question uint64
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 	left         int  // guarded by the session's lock
-	cancelled    bool // likewise
+	cancelled    bool // guarded by it, too
 	tasks        []task
-	one          [1]task // is tasks, most often
+	one          [1]task // backs tasks, most often
 }
 
 // task is an item: what is asked, and its answer on the way out.
@@ -58,11 +58,11 @@ type task struct {
 	want    Want
 	item    uint16
 	kind    kind         // of the answer; set before it is queued
-	view    *hearth.View // the body of a call, then the answer
-	held    int64        // of the guest's room
+	view    *hearth.View // the body of a Call, then the answer
+	held    int64        // bytes taken of the guest's room
 	queued  int64        // bytes, for the figures
 	head    []byte
-	room    [headerSize + maxSums + sealSize]byte // is head, most often
+	room    [headerSize + maxSums + sealSize]byte // backs head, most often
 }
 
 func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *session {
@@ -74,8 +74,8 @@ func newSession(s *Server, g *guest, conn net.Conn, asker, answerer hello) *sess
 	return x
 }
 
-// run returns when the connection is over and no goroutine is left but readers who were
-// replaced. The error is the first that there was.
+// run returns when the connection is over and only readers that were replaced may be
+// left. It returns the first error.
 func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	s.end = cancel
 	var writer sync.WaitGroup
@@ -94,7 +94,7 @@ func (s *session) run(ctx context.Context, cancel context.CancelCauseFunc) error
 	s.workers.End()
 	s.out.close()
 	writer.Wait()
-	s.server.counters.inFlight.Add(int64(-s.open)) // nobody will write them
+	s.server.counters.inFlight.Add(int64(-s.open)) // these will not be written
 	return err
 }
 
@@ -115,7 +115,7 @@ func (s *session) read(ctx context.Context) error {
 	}
 }
 
-// take takes a request, or what concerns one.
+// take takes a request or a cancellation.
 func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) error {
 	switch {
 	case !h.kind.isRequest():
@@ -134,7 +134,7 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 		return err
 	}
 	if h.kind == kindCall {
-		if err := s.release(); err != nil { // its body may be long in coming
+		if err := s.release(); err != nil { // the body may take long to come
 			return err
 		}
 		return s.takeCall(ctx, &request{id: h.id, question: own}, h, inner)
@@ -176,7 +176,7 @@ func (s *session) take(ctx context.Context, h header, sum uint64, meta []byte) e
 	return nil
 }
 
-// startItems has an item worked on, or a run of them.
+// startItems has one item worked on, or a run of items.
 func (s *session) startItems(tasks []task, k kind) {
 	handler := s.server.o.Handler
 	if len(tasks) > 1 {
@@ -194,7 +194,7 @@ func (s *session) startItems(tasks []task, k kind) {
 // begin opens a request of some tasks.
 func (s *session) begin(ctx context.Context, r *request, left time.Duration) error {
 	if left > 0 {
-		// Its end cancels the request with the cause that a deadline has.
+		// At its end, the request is cancelled with the cause of a deadline.
 		deadline, stop := context.WithTimeout(ctx, left)
 		r.ctx, r.cancel = context.WithCancelCause(deadline)
 		cancel := r.cancel
@@ -245,7 +245,7 @@ func (s *session) start(t *task, can bool, work func() error) {
 	})
 }
 
-// guard turns a panic into an error: a node is not to die of a request.
+// guard turns a panic into an error, so that no request can kill a node.
 func guard(work func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -255,10 +255,10 @@ func guard(work func() error) (err error) {
 	return work()
 }
 
-// get has the handler answer. If the peer has as much to take as it may, the View is
-// released and asked for again once there is room for it: waiting with it, a peer
-// that reads slowly would hold memory for each of its requests; waiting for room
-// first, blocks that come from a slow origin would keep those in RAM from it.
+// get has the handler answer. If the peer already has as many bytes to take as it may,
+// get releases the View and asks again once there is room. If it kept the View while
+// waiting, a slow peer would hold memory for each of its requests. If it waited for room
+// first, blocks from a slow origin would hold up those in RAM.
 func (t *task) get(get Get) error {
 	if err := t.ask(get); err != nil || t.view == nil {
 		return err
@@ -291,7 +291,7 @@ func (t *task) wrong() error {
 	return fmt.Errorf("the handler gave %d bytes of %d", size(t.view), t.want.N)
 }
 
-// takeCall reads the body before anything else is read.
+// takeCall reads the body of a Call before anything else is read.
 func (s *session) takeCall(ctx context.Context, r *request, h header, meta []byte) error {
 	left := time.Duration(binary.LittleEndian.Uint32(meta)) * time.Millisecond
 	var room [maxSums]byte
@@ -321,8 +321,8 @@ func (s *session) takeCall(ctx context.Context, r *request, h header, meta []byt
 	return nil
 }
 
-// body reads the body of a call into memory that the task has; none, if there is none
-// for it.
+// body reads the body of a Call into memory of the task. If there is no room or no memory
+// for it, it drops the body.
 func (t *task) body(ctx context.Context, n int, wanted bool) error {
 	s := t.session
 	if n == 0 {
@@ -336,7 +336,7 @@ func (t *task) body(ctx context.Context, n int, wanted bool) error {
 		t.release() // the room
 		return s.in.discard(n)
 	}
-	// Memory for one that does not come is not lent for ever.
+	// Memory must not be held for ever for a body that does not come.
 	err := s.out.conn.SetReadDeadline(time.Now().Add(stallAfter))
 	if err == nil {
 		err = s.in.payload(t.view.Bytes())
@@ -369,7 +369,7 @@ func (t *task) call(answer Answer, number uint16, body []byte) error {
 	return nil
 }
 
-// cancel ends a request's work, if it is not over.
+// cancel ends a request's work, if that is not over.
 func (s *session) cancel(id uint64) {
 	s.mu.Lock()
 	r := s.requests[id]
@@ -382,7 +382,7 @@ func (s *session) cancel(id uint64) {
 	}
 }
 
-// answer queues what came of a task: the View that it has, or an error.
+// answer queues the answer of a task: its View, or an error.
 func (t *task) answer(err error) {
 	t.prepare(err)
 	t.send()
@@ -430,7 +430,7 @@ func (t *task) encode(err error) {
 	t.head, _ = seal(head, h, t.session.seed, t.of.question)
 }
 
-// parts is outgoing's. What was cancelled while it waited is not sent.
+// parts is outgoing's. An answer that was cancelled while it waited is not sent.
 func (t *task) parts() (head []byte, v *hearth.View) {
 	s, r := t.session, t.of
 	s.mu.Lock()
@@ -461,7 +461,7 @@ func (t *task) gone() {
 	t.release()
 }
 
-// release lets go of the task's bytes, and of the room that they had.
+// release releases the task's bytes and their room.
 func (t *task) release() {
 	if t.view != nil {
 		t.view.Release()
@@ -473,12 +473,12 @@ func (t *task) release() {
 	}
 }
 
-// idle is the writer's: who owes and has sent nothing for a while says that it is at
-// work, in the name of the request that came first.
+// idle is asked by the writer. If answers are owed and nothing has been sent for a while,
+// it returns a "filling" frame in the name of the oldest request.
 func (s *session) idle(now, sent time.Time) (plain, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.requests) == 0 { // what is ready is owed no longer than it takes to write it
+	if len(s.requests) == 0 { // an answer that is ready is owed only until it is written
 		s.watched = false
 		return nil, 0
 	}

@@ -9,55 +9,56 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Stats are the figures of a Peer, or of a Server over all that ask it. Items of a request
-// count one by one.
+// Stats are the figures of a Peer, or of a Server over all its askers. Each item of a
+// request counts.
 type Stats struct {
-	// Connections that are open, and items that are unanswered, now.
+	// Connections are open, and items InFlight unanswered, now.
 	Connections, InFlight int64
-	// Queued are bytes of payloads that wait to be written, now.
+	// Queued is how many bytes of payloads wait to be written now.
 	Queued int64
-	// Requests are items asked for. The next seven are how they ended; those of a Peer that
-	// failed for want of a connection or memory are in none.
+	// Requests are items asked for. The next seven say how they ended. An item of a Peer
+	// that failed for want of a connection or of memory is in none of them.
 	Requests int64
-	// Answers have data, or are of a Fill without payload, or of a Call.
+	// Answers have data, or answer a Fill without payload, or a Call.
 	Answers int64
 	Misses  int64
 	Refused int64
 	Stale   int64
 	// Errors are answers that say what went wrong.
 	Errors int64
-	// Cancelled were confirmed by the side that answers.
+	// Cancelled requests were confirmed by the side that answers.
 	Cancelled int64
-	// Mismatches are answers whose checksum was wrong; a Server never sees any.
+	// Mismatches are answers with a wrong checksum. A Server never sees any.
 	Mismatches int64
 	// Fillings were sent, or received.
 	Fillings int64
-	// Sent and Received are bytes, all that the protocol adds included, but the hellos.
+	// Sent and Received are bytes, with everything that the protocol adds except the
+	// hellos.
 	Sent, Received int64
-	// Broken are connections that ended by an error: lost, or the protocol violated.
+	// Broken connections ended by an error: lost, or the protocol violated.
 	Broken int64
-	// Silences are times that a Peer was silent.
+	// Silences is how often a Peer was silent.
 	Silences int64
 }
 
-// Outage is what a peer fails with that has answered nothing since.
+// Outage says since when, and why, a peer has answered nothing.
 type Outage struct {
-	// Since is when it failed first, Last when it did so last.
+	// Since is when it first failed, Last when it last did.
 	Since, Last time.Time
 	Cause       error
 }
 
-// Outage is that of a peer which failed what it was asked last; false: it did not, or was
-// asked nothing.
+// Outage returns the outage of a peer whose last request failed. It returns false if that
+// request did not fail, or if there was none.
 func (p *Peer) Outage() (Outage, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.outage
-	answers := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.answered.Load() }) // then what failed was one more
+	answers := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.answered.Load() }) // then a further one failed
 	return Outage{Since: o.since, Last: o.last, Cause: o.err}, o.fails > 0 && !answers
 }
 
-// counters are what Stats are made of.
+// counters are the figures behind Stats.
 type counters struct {
 	connections, inFlight, queued, requests      atomic.Int64
 	answers                                      [kinds]atomic.Int64
@@ -75,7 +76,7 @@ func (c *counters) stats() Stats {
 	}
 }
 
-// kindOf is the answer that an error travels as.
+// kindOf is the answer as which an error travels.
 func kindOf(err error) kind {
 	switch {
 	case err == nil:

@@ -108,29 +108,30 @@ type Get func(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, er
 // MaxBody bytes and belongs to the caller; nil is an empty answer.
 type Answer = func(ctx context.Context, body []byte) (*hearth.View, error)
 
-// Handler answers requests, each on a goroutine of its own. What is nil is refused. The
-// context ends with the request's deadline, its cancellation, or its connection.
-// hearth.ErrMiss, hearth.ErrStale and hearth.ErrRefused travel as such, and all else as an
-// *Error. The Object of a Block is the asker's word: check its Version.
+// Handler answers requests, each on a goroutine of its own. A request without a handler
+// is refused. The context ends with the request's deadline, its cancellation, or its
+// connection. hearth.ErrMiss, hearth.ErrStale and hearth.ErrRefused travel as such, all
+// other errors as an *Error. The Object of a Block is the asker's word: check its
+// Version.
 type Handler struct {
 	Fill, Peek Get
 	// Ready returns a block's range from memory, as a View that belongs to the caller. If it
 	// returns nil, or if there is no Ready, Fill or Peek is called on a goroutine. Ready is called
 	// on the goroutine that reads the connection, so it must not wait.
 	Ready func(b hearth.Block, off, n int) *hearth.View
-	// Here is what this node's disk holds of a block, of a Fill: read on the goroutine that reads
-	// the connection, while nothing else is asked over it. Without a View Fill is asked, as without
-	// Here. If it takes too long stead is called, once, on another goroutine, which goes on
-	// in its place.
+	// Here returns what this node's disk holds of a block, for a Fill. It is read on the
+	// goroutine that reads the connection, while nothing else is asked over that. If it
+	// returns nil, or if there is no Here, Fill is called. If reading takes too long,
+	// Here calls stead once, on another goroutine, which takes over the connection.
 	Here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 	// Run is Fill for consecutive blocks of one request, so that an owner can fetch them as one.
 	// nil means that Fill is called for each block.
 	Run Run
-	// Calls are by the number that both sides know them by. It must not change.
+	// Calls are the answers by number, which both sides know. The map must not change.
 	Calls map[uint16]Answer
 }
 
-// Class of an Error, for a reader to know what to do.
+// Class says what kind of Error it is, so that a reader knows what to do.
 type Class uint8
 
 const (
@@ -154,7 +155,7 @@ const (
 // Error is what a peer says went wrong, most often at the origin.
 type Error struct {
 	Class Class
-	// Text is for people; what is beyond MaxText bytes is cut off on the way.
+	// Text is for people. A text longer than MaxText bytes is cut off on the way.
 	Text string
 }
 
@@ -164,7 +165,7 @@ const MaxText = 1 << 10
 // Error is the text.
 func (e *Error) Error() string { return e.Text }
 
-// Is tells errors of a class from others by the sentinels that they had at the peer.
+// Is matches an Error of a class with the sentinel that it had at the peer.
 func (e *Error) Is(target error) bool {
 	switch e.Class {
 	case NotExist:
@@ -188,7 +189,8 @@ func errorOf(err error) *Error {
 	e = &Error{Text: err.Error()}
 	switch {
 	case errors.Is(err, hearth.ErrArchived):
-		// By its words: a frame of a class that an earlier version does not know ends the connection.
+		// By its words: an earlier version would end the connection for a class that it
+		// does not know.
 		if words := hearth.ErrArchived.Error(); !strings.HasPrefix(e.Text, words) {
 			e.Text = words + ": " + e.Text
 		}

@@ -5,28 +5,28 @@ import (
 	"sync/atomic"
 )
 
-// This file is goroutines that stay for the next piece of work. A new one for each has
-// its stack made larger, step by step, on the way to a disk: a twentieth of what it costs to
-// serve a read of 100 KiB.
+// This file is a pool of goroutines that stay for the next piece of work. A new goroutine
+// for each piece would have its stack grown step by step on the way to a disk. That is a
+// twentieth of what it costs to serve a read of 100 KiB.
 
-// mostIdle workers of all Groups that share an Idle stay for the next piece: as many as are under
-// way to a fast disk, of some KiB each, however many Groups there are.
+// mostIdle workers stay idle, over all pools that share an idleWorkers, of some KiB each.
+// That is as many as a fast disk has requests in flight.
 const mostIdle = 32
 
-// idleWorkers counts workers without work, of the Groups that share it. The zero value is ready.
+// idleWorkers counts idle workers, over the pools that share it. The zero value is ready.
 type idleWorkers struct{ n atomic.Int32 }
 
-// workers does one piece of work after another.
+// workers is a pool. Each worker does one piece of work after another.
 type workers struct {
-	handover chan func() // to one that is free now; closed by End
+	handover chan func() // to a worker that is idle; closed by End
 	idle     *idleWorkers
 	all      sync.WaitGroup // Add by Do
 }
 
-// newWorkers makes a Group without workers.
+// newWorkers makes a pool without workers.
 func newWorkers(idle *idleWorkers) *workers { return &workers{handover: make(chan func()), idle: idle} }
 
-// Do has work done by a worker that is free, or by a new one. It is not called after End.
+// Do has work done by an idle worker, or by a new one. Do not call it after End.
 func (g *workers) Do(work func()) {
 	select {
 	case g.handover <- work:
@@ -47,7 +47,7 @@ func (g *workers) run(work func()) {
 	}
 }
 
-// End waits for all of them; each has done its work.
+// End waits until all workers have done their work and ended.
 func (g *workers) End() {
 	close(g.handover)
 	g.all.Wait()
