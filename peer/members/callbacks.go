@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// refusedMark begins what a merge fails with; memberlist wraps it in text.
+// refusedMark begins the error of a merge. memberlist wraps that error in text.
 const refusedMark = "refused: "
 
-// callbacks are what memberlist asks and tells, most of it under its locks. None waits.
-// They are a type of their own so that they are no methods of Members.
+// callbacks are what memberlist asks and tells, mostly under its locks. None of them
+// waits. They are a type of their own, so that they are not methods of Members.
 type callbacks struct{ m *Members }
 
 var (
@@ -28,7 +28,7 @@ var (
 // NodeMeta is what this node says of itself now.
 func (c callbacks) NodeMeta(int) []byte { return c.m.cfg.meta(State(c.m.state.Load())).encode() }
 
-// NotifyMsg, GetBroadcasts, LocalState and MergeRemoteState: gossip carries membership only.
+// NotifyMsg does nothing, as the next three: gossip carries membership only.
 func (c callbacks) NotifyMsg([]byte) {}
 
 // GetBroadcasts has none.
@@ -40,10 +40,10 @@ func (c callbacks) LocalState(bool) []byte { return nil }
 // MergeRemoteState has none.
 func (c callbacks) MergeRemoteState([]byte, bool) {}
 
-// NotifyJoin tells of a member that is here, or is here again.
+// NotifyJoin notes a member that is here, or is here again.
 func (c callbacks) NotifyJoin(n *memberlist.Node) { c.came(n) }
 
-// NotifyUpdate tells that a member says something else of itself.
+// NotifyUpdate notes that a member says something new of itself.
 func (c callbacks) NotifyUpdate(n *memberlist.Node) { c.came(n) }
 
 func (c callbacks) came(n *memberlist.Node) {
@@ -52,7 +52,7 @@ func (c callbacks) came(n *memberlist.Node) {
 	}
 }
 
-// NotifyLeave tells of a member that died or left.
+// NotifyLeave notes a member that died or left.
 func (c callbacks) NotifyLeave(n *memberlist.Node) {
 	if id, ok := nodeID(n.Name); ok {
 		c.m.table.went(id)
@@ -62,17 +62,18 @@ func (c callbacks) NotifyLeave(n *memberlist.Node) {
 // AckPayload has none.
 func (c callbacks) AckPayload() []byte { return nil }
 
-// NotifyPingComplete tells that a member answers.
+// NotifyPingComplete notes that a member answers.
 func (c callbacks) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byte) {
 	if id, ok := nodeID(n.Name); ok {
 		c.m.table.suspect(id, Alive)
 	}
 }
 
-// NotifyAlive is asked of each message that says a node lives; an error keeps it out.
+// NotifyAlive is called for each message that says a node lives. An error keeps the node
+// out.
 func (c callbacks) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == c.m.cfg.ID.String() {
-		return nil // NotifyConflict has what there is to say
+		return nil // NotifyConflict reports it
 	}
 	member, err := c.m.judge(n)
 	if err != nil {
@@ -80,7 +81,7 @@ func (c callbacks) NotifyAlive(n *memberlist.Node) error {
 	}
 	taken := ""
 	if member.Name == c.m.cfg.Name {
-		// In the ring it is the other that has the name.
+		// In the ring, the other node has the name.
 		c.m.meet(rival{member.ID, member.Address, fmt.Sprintf("the name %q", member.Name)})
 		taken = "this node"
 	} else if holder, ok := c.m.table.holder(member.Name); ok && holder.ID != member.ID {
@@ -89,19 +90,19 @@ func (c callbacks) NotifyAlive(n *memberlist.Node) error {
 	if taken != "" {
 		err := fmt.Errorf("refused the node %v at %v: its name %q is that of %s; if both run, give one another name, else it is let in when the other was silent for some seconds",
 			member.ID, member.Address, member.Name, taken)
-		if member.Address != c.m.Address() { // else it is what this node was before
+		if member.Address != c.m.Address() { // at this node's address it is what this node was before
 			c.m.refuse("name "+n.Name, levelWarn, err.Error())
 		}
 		return err
 	}
-	// Who denies a suspicion sends such a message; an old one that is still on its way
-	// makes it look healthy for one probe.
+	// A node that denies a suspicion sends such a message. An old one that is still in
+	// flight makes it look healthy for one probe.
 	c.m.table.suspect(member.ID, Alive)
 	return nil
 }
 
-// NotifyMerge is asked on both sides when nodes join: a ring is one cluster, in which each
-// understands each.
+// NotifyMerge is called on both sides when nodes join. A ring is one cluster, in which
+// all nodes understand each other.
 func (c callbacks) NotifyMerge(peers []*memberlist.Node) error {
 	if c.m.cfg.meets != nil {
 		c.m.cfg.meets()
@@ -120,7 +121,7 @@ func (c callbacks) NotifyMerge(peers []*memberlist.Node) error {
 	return nil
 }
 
-// NotifyConflict tells of an id that two addresses claim.
+// NotifyConflict notes an id that two addresses claim.
 func (c callbacks) NotifyConflict(existing, other *memberlist.Node) {
 	id, ok := nodeID(existing.Name)
 	if !ok {
@@ -143,7 +144,7 @@ func addressOf(n *memberlist.Node) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), n.Port)
 }
 
-// memberOf reads what is told of a node; the cluster's name is for judge.
+// memberOf reads what is said of a node. The cluster's name is for judge.
 func memberOf(n *memberlist.Node) (Member, string, error) {
 	id, ok := nodeID(n.Name)
 	if !ok {

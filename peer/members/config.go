@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// DefaultPort is where nodes gossip, by TCP and UDP, where no other port is given.
+	// DefaultPort is where nodes gossip, by TCP and UDP, if no other port is given.
 	DefaultPort = 7946
-	// DefaultCluster is the cluster's name where none is given.
+	// DefaultCluster is the cluster's name if none is given.
 	DefaultCluster = "hearth"
 	// KeySize is the length of a gossip key, in bytes.
 	KeySize = 32
-	// maxSeeds are many more than a ring needs: one that answers knows the others.
+	// maxSeeds is many more than a ring needs: a seed that answers knows the other nodes.
 	maxSeeds = 64
 	// maxDonated is the most that the metadata can say: 2^32 steps of 64 MiB, less one.
 	maxDonated = (1<<32 - 1) * donatedStep
@@ -32,15 +32,15 @@ const (
 // ID is a node's identity: 16 random bytes that live in its cache directory.
 type ID [16]byte
 
-// String is the id in hexadecimal digits; it is the node's name in memberlist.
+// String is the id in hexadecimal digits, which is also the node's name in memberlist.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 // Protocol says what a node speaks with its peers. Two nodes understand each other if
 // each speaks at least the oldest version that the other understands.
 type Protocol struct {
-	// Speaks is the newest version that the node understands; 0 is not allowed.
+	// Speaks is the newest version that the node understands. 0 is invalid.
 	Speaks uint8
-	// Oldest is the oldest one; 0: Speaks.
+	// Oldest is the oldest version that the node understands. 0 means Speaks.
 	Oldest uint8
 }
 
@@ -58,67 +58,68 @@ func (p Protocol) String() string {
 type Config struct {
 	// ID must not be all zeros.
 	ID ID
-	// Name is for people, and unique in a cluster; "": the host name.
+	// Name is for people, and unique in a cluster. "" means the host name.
 	Name string
-	// Cluster is the name that all nodes of a ring share; "": DefaultCluster.
+	// Cluster is the name that all nodes of a ring share. "" means DefaultCluster.
 	Cluster string
-	// Listen is where to gossip: an address, an interface's name or a CIDR, with :port;
-	// without: DefaultPort. See ResolveListen.
+	// Listen is where to gossip: an address, an interface's name or a CIDR, with :port or
+	// DefaultPort. See ResolveListen.
 	Listen string
 	// Data is where this node answers its peers' reads: an address that they reach.
 	Data netip.AddrPort
-	// Zone is where the node stands, such as a rack; "": nowhere in particular.
+	// Zone is where the node stands, such as a rack. "" means nowhere in particular.
 	Zone string
-	// Donated is how many bytes the node gives to the cache; the others hear of it
-	// rounded down, see Donated.
+	// Donated is how many bytes the node gives to the cache. The others get it rounded
+	// down by the function Donated.
 	Donated int64
 	// Protocol is what the node speaks with peers.
 	Protocol Protocol
-	// Seeds are hosts, host:port or addresses of nodes that are in the ring already;
-	// names are resolved again at each try, and may have many addresses. At most 64;
-	// none: the node waits for others.
+	// Seeds are hosts, host:port or addresses of nodes that are in the ring already.
+	// Names are resolved again at each attempt, and may have many addresses. There may be
+	// 64. Without seeds the node waits for others.
 	Seeds []string
-	// Key is the gossip key, 32 bytes that all nodes of the ring share; nil: anybody may
-	// join, which only a loopback address allows.
+	// Key is the gossip key, 32 bytes that all nodes of the ring share. nil means that
+	// anybody may join, which is allowed only at a loopback address.
 	Key []byte
-	// Dir is the directory for the last known members; "": they are not kept.
+	// Dir is the directory for the last known members. "" means that they are not kept.
 	Dir string
-	// Log receives what people can act on; nil: slog.Default(). At debug it receives all
-	// that memberlist says.
+	// Log receives what people can act on. nil means slog.Default(). At level debug it
+	// also receives all that memberlist says.
 	Log *slog.Logger
-	// Resolve gives a seed's addresses; nil: the system's resolver.
+	// Resolve returns a seed's addresses. nil means the system's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Timing is for tests; the zero value is right.
+	// Timing is for tests. The zero value is right.
 	Timing Timing
 
 	reach func(netip.AddrPort) bool // for tests: whom this node's packets reach; nil: everybody
 	meets func()                    // for tests: called when a node joins by this one, which has told it all and does not know it yet
 }
 
-// Timing is how often and how long; what is 0 has the default that stands beside it.
+// Timing is how often things happen and how long they take. A zero field has the default
+// that stands beside it in brackets.
 type Timing struct {
-	// Probe is how often one member is probed (1 s), and ProbeTimeout how long its answer
+	// Probe is how often one member is probed (1 s). ProbeTimeout is how long its answer
 	// may take (500 ms).
 	Probe, ProbeTimeout time.Duration
-	// Gossip is how often news are sent (200 ms), PushPull how often all is compared with
-	// one other (30 s).
+	// Gossip is how often news is sent (200 ms). PushPull is how often the whole state is
+	// compared with one other node (30 s).
 	Gossip, PushPull time.Duration
-	// Suspicion is for how many probe intervals a suspect may defend itself, times the
-	// decimal logarithm of the ring's size where that is more than one (4).
+	// Suspicion is how many probe intervals a suspect has to deny it (4). It is
+	// multiplied by the decimal logarithm of the ring's size, if that is more than one.
 	Suspicion int
 	// Forget is how long memberlist remembers the dead (30 s).
 	Forget time.Duration
 	// Batch is the least time between two snapshots (250 ms).
 	Batch time.Duration
-	// Rejoin is how often missing members are sought (30 s); a node that is alone, or not
-	// accepted yet, begins with Retry and doubles (1 s).
+	// Rejoin is how often missing members are sought (30 s). A node that is alone, or not
+	// accepted yet, begins with Retry (1 s) and doubles it.
 	Rejoin, Retry time.Duration
-	// Dial is how long a connection and each of its reads may take (5 s), First how long
-	// Start waits for the first answers (10 s).
+	// Dial is how long a connection and each of its reads may take (5 s). First is how
+	// long Start waits for the first answers (10 s).
 	Dial, First time.Duration
 	// Save is the least time between two writes of the last known members (5 s).
 	Save time.Duration
-	// Absent is for how long a member may be missing before it is forgotten (24 h).
+	// Absent is how long a member may be missing before it is forgotten (24 h).
 	Absent time.Duration
 }
 
@@ -144,8 +145,8 @@ func (t Timing) filled() Timing {
 	return t
 }
 
-// Check says all that is wrong with the configuration and can be known without looking
-// at the machine or the network; nil: Start may still find the address missing.
+// Check reports everything that is wrong with the configuration, without a look at the
+// machine or the network. After nil, Start may still find the address missing.
 func (c Config) Check() error {
 	c, err := c.filled()
 	bad := []error{err}
@@ -195,7 +196,7 @@ func (c Config) Check() error {
 	return errors.Join(bad...)
 }
 
-// checkListen is Check of where to gossip.
+// checkListen is Check for Listen.
 func (c Config) checkListen() error {
 	host, _, err := SplitHost(c.Listen, DefaultPort)
 	if err == nil && strings.Contains(host, "/") {
@@ -214,7 +215,7 @@ func (c Config) checkListen() error {
 	return c.mayListen(a)
 }
 
-// mayListen holds that nobody joins from outside without the key.
+// mayListen makes sure that nobody can join from outside without the key.
 func (c Config) mayListen(a netip.Addr) error {
 	if len(c.Key) != 0 || a.IsLoopback() {
 		return nil
@@ -251,13 +252,13 @@ func (c Config) meta(s State) meta {
 	return meta{State: s, Protocol: c.Protocol, Donated: c.Donated, Data: c.Data, Name: c.Name, Zone: c.Zone, Cluster: c.Cluster}
 }
 
-// printable tells text that a terminal shows as it is.
+// printable reports whether a terminal shows the text as it is.
 func printable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) }) < 0
 }
 
-// SplitHost takes host, host:port, [v6]:port, or an IPv6 address or a CIDR alone; port is the one
-// of who names none.
+// SplitHost takes host, host:port, [v6]:port, or an IPv6 address or a CIDR alone. port is
+// the default port.
 func SplitHost(s string, port uint16) (string, uint16, error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 	if a, err := netip.ParseAddr(bare); err == nil {

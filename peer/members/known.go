@@ -19,16 +19,16 @@ const (
 	// KnownFile is the file of the last known members in Config.Dir.
 	KnownFile   = "members.json"
 	knownFormat = 1
-	// maxKnown members are kept on disk: one that is found knows the others.
+	// maxKnown members are kept on disk. A member that is found knows the others.
 	maxKnown = maxMissing
 	// maxKnownBytes is many times what maxKnown members take.
 	maxKnownBytes = 1 << 20
-	// refreshKnown is how often ages are written where nothing else changes.
+	// refreshKnown is how often ages are written if nothing else changes.
 	refreshKnown = 10 * time.Minute
 )
 
-// known is the file. Ages count while a node runs, never by a clock on the wall: whoever
-// was off for a week finds the ring where it was.
+// known is the file. Ages count only while a node runs, and never by the wall clock. So a
+// node that was off for a week finds the ring where it was.
 type known struct {
 	Format  int         `json:"format"`
 	Cluster string      `json:"cluster"`
@@ -39,11 +39,11 @@ type knownNode struct {
 	ID      string `json:"id"`
 	Name    string `json:"name"`
 	Address string `json:"address"`
-	Absent  int64  `json:"absent_s"` // for how long it was missing
+	Absent  int64  `json:"absent_s"` // how long it was missing
 }
 
-// knownOf is what is kept of a snapshot: first who was here last, and each node keeps
-// others of a large ring, those whose ids are nearest to its own.
+// knownOf is what is kept of a snapshot. Members that were here last come first. Of a
+// large ring each node keeps different members: those whose ids are nearest to its own.
 func knownOf(s *Snapshot, self ID, cluster string) known {
 	k := known{Format: knownFormat, Cluster: cluster, Members: []knownNode{}}
 	all := slices.Concat(s.Members, s.Missing)
@@ -70,7 +70,7 @@ func knownOf(s *Snapshot, self ID, cluster string) known {
 	return k
 }
 
-// same tells whether two files name the same nodes at the same addresses.
+// same reports whether two files name the same nodes at the same addresses.
 func (k known) same(o known) bool {
 	key := func(n knownNode) string { return n.ID + n.Name + n.Address }
 	mine, theirs := map[string]bool{}, map[string]bool{}
@@ -86,7 +86,7 @@ func (k known) same(o known) bool {
 	return len(mine) == len(theirs) && k.Cluster == o.Cluster
 }
 
-// parseKnown reads the file's text. Members of another cluster are nobody's.
+// parseKnown reads the file's text. A file of another cluster is an error.
 func parseKnown(text []byte, cluster string, now time.Time) ([]Member, error) {
 	var k known
 	if err := json.Unmarshal(text, &k); err != nil {
@@ -117,7 +117,7 @@ func parseKnown(text []byte, cluster string, now time.Time) ([]Member, error) {
 	return members, nil
 }
 
-// maxAge is more than any member is remembered, and far from where durations overflow.
+// maxAge is longer than any member is remembered, and far from where durations overflow.
 const maxAge = 365 * 24 * time.Hour
 
 func loadKnown(dir, cluster string) ([]Member, error) {
@@ -147,7 +147,7 @@ func loadKnown(dir, cluster string) ([]Member, error) {
 	return members, nil
 }
 
-// save replaces the file: a crash leaves the old one or the new one.
+// save replaces the file atomically: after a crash it is the old one or the new one.
 func (k known) save(dir string) error {
 	text, err := json.MarshalIndent(k, "", " ")
 	if err != nil {

@@ -15,23 +15,23 @@ const (
 	levelInfo  = slog.LevelInfo
 	levelWarn  = slog.LevelWarn
 	levelError = slog.LevelError
-	// saidAgain is after how long the same thing is said again.
+	// saidAgain is how long the same line is not logged again.
 	saidAgain = 10 * time.Minute
-	// maxSaid different things are said in that time: strangers who send packets from
-	// many addresses do not fill a log.
+	// maxSaid different lines are logged in that time, so that strangers who send packets
+	// from many addresses cannot fill a log.
 	maxSaid = 256
-	// maxLines wait for a logger that is slow; more are dropped and counted.
+	// maxLines wait for a slow logger. More are dropped and counted.
 	maxLines = 64
 )
 
-// line is what the logger is told.
+// line is a log line.
 type line struct {
 	level slog.Level
 	text  string
 	args  []any
 }
 
-// journal takes lines from callbacks, which must not wait for a logger.
+// journal takes log lines from callbacks, which must not wait for a logger.
 type journal struct {
 	to    *slog.Logger
 	lines chan line
@@ -45,7 +45,7 @@ func newJournal(to *slog.Logger) *journal {
 	return &journal{to: to, lines: make(chan line, maxLines), said: map[string]time.Time{}}
 }
 
-// say hands a line over.
+// say queues a line.
 func (j *journal) say(level slog.Level, text string, args ...any) {
 	select {
 	case j.lines <- line{level, text, args}:
@@ -56,7 +56,8 @@ func (j *journal) say(level slog.Level, text string, args ...any) {
 	}
 }
 
-// once is say, unless that was said of the same key not long ago; it reports whether.
+// once is say, unless a line with the same key was logged lately. It reports whether it
+// did.
 func (j *journal) once(key string, level slog.Level, text string, args ...any) bool {
 	now := time.Now()
 	j.mu.Lock()
@@ -79,14 +80,14 @@ func (j *journal) once(key string, level slog.Level, text string, args ...any) b
 	return true
 }
 
-// forget has the next line of a key said at once.
+// forget lets the next line of a key be logged at once.
 func (j *journal) forget(key string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.said, key)
 }
 
-// run writes until stop is closed, and what waits then.
+// run logs lines until stop is closed, and then the lines that still wait.
 func (j *journal) run(stop <-chan struct{}) {
 	for {
 		select {
@@ -109,8 +110,8 @@ func (j *journal) run(stop <-chan struct{}) {
 // heard is the writer of memberlist's logger.
 type heard struct{ m *Members }
 
-// Write takes a line, often under memberlist's locks. Few are of use to people, and are
-// said again as what they mean; one tells what no callback does.
+// Write takes a line, often under memberlist's locks. The few lines that are of use to
+// people are logged again in plain words. One line tells what no callback does.
 func (h heard) Write(p []byte) (int, error) {
 	m := h.m
 	text := strings.TrimSpace(string(p))
@@ -127,7 +128,7 @@ func (h heard) Write(p []byte) (int, error) {
 		if id, ok := nodeID(strings.Fields(text)[1]); ok {
 			m.table.suspect(id, Suspect)
 		}
-	case wrongKey(text) && from != "": // else this node asked, and says so itself
+	case wrongKey(text) && from != "": // otherwise this node asked, and reports it itself
 		host, _, err := net.SplitHostPort(from)
 		if err != nil {
 			host = from
@@ -154,8 +155,9 @@ func afterWord(text, word string) string {
 	return first
 }
 
-// wrongKey tells what memberlist says on either side when keys differ. It is a text
-// because memberlist has no errors to compare with; a test holds it to what is said.
+// wrongKey recognises what memberlist says on either side when keys differ. It compares
+// texts, since memberlist has no errors to compare with. A test checks the texts against
+// memberlist.
 func wrongKey(text string) bool {
 	for _, said := range []string{"no installed keys could decrypt", "encryption is configured but remote state is not encrypted",
 		"remote state is encrypted and encryption is not configured", "unsupported encryption version", "payload is too small to decrypt"} {

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// ResolveListen finds the one address of this machine that "listen" names: an address,
-// the name of an interface (its first address; IPv4 before IPv6, link-local ones only
-// where an address is named) or a CIDR (the first address within), with :port, or with
-// the given port. The error lists the addresses that there are.
+// ResolveListen finds the one address of this machine that listen names, with :port or
+// the given port. listen is an address, the name of an interface, or a CIDR. Of an
+// interface it takes the first address, IPv4 before IPv6, and of a CIDR the first one
+// within. It takes a link-local address only if that is named. The error lists the
+// addresses that there are.
 func ResolveListen(listen string, port uint16) (netip.AddrPort, error) {
 	there, err := interfaces()
 	if err != nil {
@@ -80,7 +81,7 @@ func resolveListen(listen string, port uint16, there []nic) (netip.AddrPort, err
 	return netip.AddrPortFrom(found, port), nil
 }
 
-// network is that of a CIDR.
+// network parses a CIDR.
 func network(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	switch {
@@ -107,7 +108,7 @@ func oneAddress(listen string, at netip.AddrPort, there []nic) (netip.AddrPort, 
 	return netip.AddrPort{}, fmt.Errorf("listen at %q: this machine has no such address; there are %s", listen, listed(there))
 }
 
-// listed are the addresses for an error's reader, at most a screenful.
+// listed are the addresses, for the reader of an error, at most a screenful.
 func listed(there []nic) string {
 	const most = 32
 	var names []string

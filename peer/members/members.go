@@ -42,22 +42,22 @@ import (
 )
 
 const (
-	// leaveWithin is how long news of this node may take to be on their way, closeWithin
-	// how long Close waits for what a sick disk or logger holds up.
+	// leaveWithin is how long the news of this node may take until it has been sent.
+	// closeWithin is how long Close waits for a slow disk or logger.
 	leaveWithin = 5 * time.Second
 	closeWithin = 10 * time.Second
-	// tellApart changes of one snapshot are said one by one; of more there is one line.
+	// tellApart changes of one snapshot get a log line each. More share one line.
 	tellApart = 8
 )
 
-// ErrRefused is what Start fails with when the ring answers and does not let this node in.
+// ErrRefused is returned by Start when the ring answers and does not let this node in.
 var ErrRefused = errors.New("the ring refuses this node")
 
-// ErrPort is what Start fails with where something else has the port, or this process may not
+// ErrPort is returned by Start when another process has the port, or this process may not
 // have it.
 var ErrPort = errors.New("this node cannot have its port (give node.listen another address or port)")
 
-// ErrLeft and ErrClosed are what a Members answers after Leave and Close.
+// ErrLeft and ErrClosed are returned after Leave and Close.
 var (
 	ErrLeft   = errors.New("the node has left the ring")
 	ErrClosed = errors.New("the node has closed its membership")
@@ -72,57 +72,58 @@ type Members struct {
 	log       *journal
 	state     atomic.Uint32 // a State
 
-	stop, joining         context.Context // both end with Close, joining with Leave, too
+	stop, joining         context.Context // both end with Close; joining ends with Leave, too
 	cancel, cancelJoining context.CancelFunc
 	working               sync.WaitGroup // publish, keepJoined, keepKnown, repeat
-	quiet                 chan struct{}  // closed when those have ended: the journal may
-	logged                chan struct{}  // closed when the journal has
-	first                 chan outcome   // capacity 1: that of the first round
+	quiet                 chan struct{}  // closed when those have ended, so that the journal may end
+	logged                chan struct{}  // closed when the journal has ended
+	first                 chan outcome   // capacity 1: the outcome of the first round
 
-	life  sync.Mutex // guards ended, and that memberlist is not asked after its end; taken before memberlist's locks
+	life  sync.Mutex // guards ended, and that memberlist is not asked after its end; locked before memberlist's locks
 	ended error      // ErrLeft, then ErrClosed
 
-	mu     sync.Mutex // guards rivals; taken under memberlist's locks, and none under it
+	mu     sync.Mutex // guards rivals; locked under memberlist's locks, and no lock is taken under it
 	rivals map[netip.AddrPort]rival
 
-	apart atomic.Pointer[Apart] // by the last round; nil before the first
+	apart atomic.Pointer[Apart] // of the last round; nil before the first
 
 	counters
 }
 
 type counters struct{ refused, joins, joinsFailed atomic.Int64 }
 
-// Stats are counts since Start, and what there is now.
+// Stats are counts since Start, and figures of now.
 type Stats struct {
-	// Live and Missing are members now, this node among the live.
+	// Live and Missing are the numbers of members now. This node is among the live.
 	Live, Missing int64
-	// Refused are messages of nodes that may not be in this ring.
+	// Refused counts messages of nodes that may not be in this ring.
 	Refused int64
-	// Cut are connections that had not shown the key yet when others took their places.
+	// Cut counts connections that had not shown the key when others took their places.
 	Cut int64
-	// Joins are attempts to find a seed or a former member, JoinsFailed those without a
-	// good answer.
+	// Joins counts attempts to find a seed or a former member, JoinsFailed those that
+	// found none.
 	Joins, JoinsFailed int64
-	// LinesDropped were not logged: the logger was slow, or more than 256 different things
-	// were to be said within ten minutes.
+	// LinesDropped counts lines that were not logged, because the logger was slow, or
+	// because there were more than 256 different ones within ten minutes.
 	LinesDropped int64
 	Apart
 }
 
-// Apart is what keeps this node and others from being one ring, as the last look for them
-// found it, each with the cure; "": nothing.
+// Apart is what keeps this node and others from being one ring, as the last round found
+// it, with the cure. "" means nothing.
 type Apart struct {
-	// Refusal is why a seed that answers and this node cannot be in one ring.
+	// Refusal is why this node cannot be in one ring with a seed that answers.
 	Refusal string
-	// Rival is another node that lives and has this one's id or name.
+	// Rival is another live node that has this one's id or name.
 	Rival string
 }
 
-// Start begins to listen and asks seeds and former members; it returns when one of them
-// has answered, all have failed, or Timing.First is over. Nobody answers: the node is a
-// ring of one and goes on asking. An error is ErrRefused where the
-// seeds that answer refuse this node, or where another node lives that has its id or name;
-// ErrPort; else the configuration's or the address's, or the context's.
+// Start begins to listen and asks seeds and former members. It returns when one of them
+// has answered, when all have failed, or when Timing.First is over. If nobody answers,
+// the node is a ring of one and keeps asking. The error is ErrRefused if the seeds that
+// answer refuse this node, or if a live node has its id or name. It is ErrPort if the
+// port cannot be had. Other errors are those of the configuration, the address or the
+// context.
 func Start(ctx context.Context, cfg Config) (*Members, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -158,10 +159,10 @@ func Start(ctx context.Context, cfg Config) (*Members, error) {
 	return m, nil
 }
 
-// Tells is how often a node passes a change on, times the logarithm of how many there are:
-// with memberlist's 4, a change passed some node by in 4 of 190 rings of five that began at
-// once, and that node heard of it by a comparison of all up to a minute later; with 8 in none
-// of 450.
+// Tells is how often a node passes a change on, times the logarithm of the ring's size.
+// With memberlist's 4, a change missed some node in 4 of 190 rings of five that began at
+// once. That node heard of it up to a minute later, when it compared its state with
+// another. With 8 that happened in none of 450.
 const Tells = 8
 
 // gossip starts memberlist.
@@ -182,7 +183,8 @@ func (m *Members) gossip(at netip.AddrPort) error {
 	c.ProbeInterval, c.ProbeTimeout, c.SuspicionMult = t.Probe, t.ProbeTimeout, t.Suspicion
 	c.GossipInterval, c.GossipToTheDeadTime, c.PushPullInterval = t.Gossip, t.Forget, t.PushPull
 	c.RetransmitMult = Tells
-	// An id that died may come back from elsewhere at once: it is random, hence the same node.
+	// An id that died may come back elsewhere at once: ids are random, so it is the same
+	// node.
 	c.DeadNodeReclaimTime = time.Nanosecond
 	c.EnableCompression = false // states are short, and mostly random bytes
 	calls := callbacks{m}
@@ -193,7 +195,7 @@ func (m *Members) gossip(at netip.AddrPort) error {
 	return nil
 }
 
-// run starts what works beside memberlist; Close ends it.
+// run starts the goroutines that work beside memberlist. Close ends them.
 func (m *Members) run() {
 	m.stop, m.cancel = context.WithCancel(context.Background())
 	m.joining, m.cancelJoining = context.WithCancel(m.stop)
@@ -225,7 +227,7 @@ func (m *Members) admitted(ctx context.Context) error {
 	}
 }
 
-// told says what changed between two snapshots.
+// told logs what changed between two snapshots.
 func (m *Members) told(old, next *Snapshot) {
 	var lines []line
 	for _, x := range next.Members {
@@ -251,10 +253,10 @@ func (m *Members) told(old, next *Snapshot) {
 	}
 }
 
-// Snapshot is who is in the ring now; it is never nil.
+// Snapshot is who is in the ring now. It is never nil.
 func (m *Members) Snapshot() *Snapshot { return m.table.current.Load() }
 
-// knows reports whether a member, or one that is missing, is at an address.
+// knows reports whether a live or missing member is at an address.
 func (m *Members) knows(a netip.Addr) bool {
 	s := m.Snapshot()
 	return s != nil && s.Knows(a)
@@ -263,7 +265,7 @@ func (m *Members) knows(a netip.Addr) bool {
 // Address is where this node gossips.
 func (m *Members) Address() netip.AddrPort { return m.transport.address }
 
-// Stats counts.
+// Stats returns the present figures.
 func (m *Members) Stats() Stats {
 	s := m.Snapshot()
 	m.log.mu.Lock()
@@ -277,9 +279,10 @@ func (m *Members) Stats() Stats {
 	return stats
 }
 
-// Announce tells the others of this node's new state, up to 5 s or the context's deadline.
-// Where nobody may have heard of it by then it says so and tells them once more, while the
-// node goes on. An error is ErrLeft or ErrClosed.
+// Announce tells the others this node's new state. It takes up to 5 s, or until the
+// context's deadline. If nobody may have heard of the state by then, Announce logs that,
+// and the node announces it once more in the background. An error is ErrLeft or
+// ErrClosed.
 func (m *Members) Announce(ctx context.Context, s State) error {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -306,16 +309,18 @@ func (m *Members) announceLocked(ctx context.Context, s State) error {
 	return nil
 }
 
-// repeat announces the state once more, some time after the first other member is here. memberlist
-// (0.7.0, queueBroadcast) numbers its messages anew where one takes the place of the only one
-// that waits, as this node's second does while it is alone, or where it first had to deny that
-// it is dead: what it has to pass on next then has the number of this node's own message, and
-// takes its place, too, where it is as long, as that of a node which came at the same time. The
-// next of this node's own removes what has that place, so it waits until that has gone out, twice
-// as long as it takes: of two that came at once one would not be told of, and the other would
-// hear of it by a comparison of all up to a minute later.
+// repeat announces the state once more, some time after the first other member is here.
+// This works around memberlist 0.7.0 (queueBroadcast), which restarts the numbers of its
+// messages when one replaces the only one that waits. This node's second message does
+// that while the node is alone, and so does a denial that it is dead. The next message
+// that it passes on then has the number of this node's own, and replaces that too if both
+// are equally long. An example is the message of a node that came at the same time. This
+// node's own next message would remove whatever has that number. So repeat waits twice as
+// long as sending that takes. Otherwise one of two nodes that came at once would not be
+// announced. The other nodes would hear of it up to a minute later, when they compare
+// their states.
 func (m *Members) repeat() {
-	for s := m.Snapshot(); m.alone(); s = m.Snapshot() { // first s: who comes after the look supersedes it
+	for s := m.Snapshot(); m.alone(); s = m.Snapshot() { // s first: a member that comes after the look supersedes it
 		select {
 		case <-s.Superseded():
 		case <-m.joining.Done():
@@ -336,8 +341,8 @@ func (m *Members) repeat() {
 	}
 }
 
-// Leave tells the others that this node goes, up to 10 s or the context's deadline; none of
-// them takes it for dead, or looks for it, then. Close comes next.
+// Leave tells the others that this node goes. It takes up to 10 s, or until the context's
+// deadline. None of them then takes the node for dead, or looks for it. Close comes next.
 func (m *Members) Leave(ctx context.Context) error {
 	m.cancelJoining()
 	m.life.Lock()
@@ -353,7 +358,7 @@ func (m *Members) Leave(ctx context.Context) error {
 	return err
 }
 
-// within is how long to wait, never 0: that would be for ever.
+// within is how long to wait. It is never 0, which would mean for ever.
 func within(ctx context.Context) time.Duration {
 	left := leaveWithin
 	if deadline, ok := ctx.Deadline(); ok {
@@ -362,10 +367,9 @@ func within(ctx context.Context) time.Duration {
 	return max(left, time.Millisecond)
 }
 
-// Close ends gossip without a word to the others, unless Leave said it: they find this node
-// silent. It takes 10 s at most, after an Announce or Leave that is under way; each call
-// after the first does nothing. A last probe of memberlist's ends up to eight of its
-// intervals later, and tells nobody.
+// Close ends gossip without telling the others, who find this node silent unless it left.
+// It takes 10 s at most, after an Announce or Leave in flight. Later calls do nothing. A
+// last probe of memberlist's ends up to eight of its intervals later, and tells nobody.
 func (m *Members) Close() error {
 	m.cancel()
 	m.life.Lock()
@@ -375,7 +379,7 @@ func (m *Members) Close() error {
 	}
 	m.ended = ErrClosed
 	err := m.list.Shutdown()
-	go func() { // outlives Close only where that fails
+	go func() { // outlives Close only if the wait below fails
 		m.working.Wait()
 		close(m.quiet)
 	}()
@@ -389,8 +393,8 @@ func (m *Members) Close() error {
 	return err
 }
 
-// refuse counts and says, once for a while, that a node may not be in this ring, or, by a
-// warning, not yet.
+// refuse counts a node that may not be in this ring, and logs that once in a while. A
+// warning means that the node may not be in the ring yet.
 func (m *Members) refuse(key string, level slog.Level, why string) {
 	m.refused.Add(1)
 	m.log.once(key, level, why)

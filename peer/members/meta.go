@@ -15,7 +15,7 @@ const (
 	Joining State = iota
 	// Active nodes are full members.
 	Active
-	// Leaving nodes go soon, and whoever is silent after that has left, not died.
+	// Leaving nodes go soon. A node that is silent after that has left, not died.
 	Leaving
 )
 
@@ -33,22 +33,22 @@ func (s State) String() string {
 }
 
 const (
-	// maxMeta is memberlist's limit on what it carries of a node, in bytes.
+	// maxMeta is memberlist's limit for the metadata of a node, in bytes.
 	maxMeta = 512
 	// maxText is what the length of a name or zone can say, in bytes.
 	maxText = 255
-	// metaFormat is the first byte. What later versions append is skipped by this one; a
-	// format that this one cannot read has another number.
+	// metaFormat is the first byte. This version skips what later versions append. A
+	// format that it cannot read has another number.
 	metaFormat = 1
-	// donatedStep is the step of donated bytes, up to donatedCoarse; from there on they
-	// go by largeStep: a file system that grows by a little moves no blocks.
+	// donatedStep is the step of donated bytes up to donatedCoarse; above that it is
+	// largeStep. So a file system that grows by a little moves no blocks.
 	donatedStep   = 64 << 20
 	donatedCoarse = 64 << 30
 	largeStep     = 1 << 30
 )
 
-// Donated rounds donated bytes down as the ring hears of them: to steps of 64 MiB, from
-// 64 GiB on to steps of 1 GiB. Less than one step is nothing.
+// Donated rounds donated bytes down, as the ring hears of them: to steps of 64 MiB, and
+// from 64 GiB on to steps of 1 GiB. Less than one step is 0.
 func Donated(bytes int64) int64 {
 	if bytes < donatedCoarse {
 		return max(0, bytes) &^ (donatedStep - 1)
@@ -56,10 +56,11 @@ func Donated(bytes int64) int64 {
 	return bytes &^ (largeStep - 1)
 }
 
-// meta is what memberlist carries of a node beside its id and gossip address: format,
-// state, protocol's newest and oldest version (a byte each), donated bytes in steps of
-// 64 MiB (4 bytes), the data address (its length, 4 or 16 bytes, a port of 2), then name,
-// zone and cluster, each after a byte of its length; numbers are big-endian.
+// meta is what memberlist carries of a node beside its id and gossip address. It has
+// format, state, the newest and the oldest version of the protocol (a byte each), and
+// donated bytes in steps of 64 MiB (4 bytes). Then come the data address (its length, 4
+// or 16 bytes, a port of 2), name, zone and cluster, each after a byte of its length.
+// Numbers are big-endian.
 type meta struct {
 	State    State
 	Protocol Protocol
@@ -70,8 +71,8 @@ type meta struct {
 	Cluster  string
 }
 
-// encode may be longer than maxMeta, or have a text that its length does not hold;
-// Config.Check refuses what would be so.
+// encode may return more than maxMeta bytes, or a text whose length does not fit its
+// byte. Config.Check refuses both.
 func (m meta) encode() []byte {
 	b := []byte{metaFormat, byte(m.State), m.Protocol.Speaks, m.Protocol.Oldest}
 	b = binary.BigEndian.AppendUint32(b, uint32(Donated(m.Donated)/donatedStep))

@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	// triesARound addresses are asked at most, and joinsATime of them at once: a thousand
+	// triesARound addresses are asked in a round, joinsATime of them at once. A thousand
 	// nodes that look for five hundred must not drown in each other's states.
 	triesARound = 16
 	joinsATime  = 4
-	// enoughJoins end a round: each node that answers knows the rest, and gossip does it.
-	// Start waits for one.
+	// enoughJoins answers end a round: each node that answers knows the rest, and gossip
+	// spreads it. Start waits for one.
 	enoughJoins = 3
 	// challenges are sent to a rival before it counts as silent.
 	challenges = 3
 	maxRivals  = 16
-	// maxResolved addresses of one seed are looked at.
+	// maxResolved addresses of one seed are used.
 	maxResolved = 1024
 )
 
-// rival is another node that has what only one may: this node's id or its name.
+// rival is another node that has what must be unique: this node's id or its name.
 type rival struct {
 	id     ID
 	at     netip.AddrPort
 	claims string
 }
 
-// meet notes a rival; keepJoined finds out whether it lives.
+// meet notes a rival. keepJoined finds out whether it lives.
 func (m *Members) meet(r rival) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,21 +57,21 @@ func (m *Members) takeRivals() []rival {
 	return all
 }
 
-// outcome is that of a round.
+// outcome is the outcome of a round.
 type outcome struct {
 	joined  int
-	refused []string // why seeds that answered and this node cannot be in one ring
-	silent  []error  // of addresses that did not answer, and of names
-	rival   string   // what a node that lives has, too
-	pending string   // what a silent node has and is still in the way
+	refused []string // why this node cannot be in one ring with seeds that answered
+	silent  []error  // errors of addresses that did not answer, and of names
+	rival   string   // what a live node has, too
+	pending string   // what a silent node had; it still keeps this node out
 }
 
-// apart is what Stats tells of it.
+// apart is what Stats shows of the outcome.
 func (o outcome) apart() *Apart {
 	return &Apart{Refusal: strings.Join(o.refused[:min(len(o.refused), 1)], ""), Rival: o.rival}
 }
 
-// keepJoined looks for who is missing until the node leaves or closes.
+// keepJoined looks for missing members until the node leaves or closes.
 func (m *Members) keepJoined() {
 	pace := pace{Timing: m.cfg.Timing}
 	again, accepted := false, false
@@ -100,16 +100,16 @@ func (m *Members) keepJoined() {
 	}
 }
 
-// pace is how often rounds are.
+// pace is how often rounds begin.
 type pace struct {
 	Timing
-	lonely time.Duration // what a node that is alone waited last
+	lonely time.Duration // the last wait of a node that is alone
 }
 
-// wait is the time to the next round; again: this node may not be let in yet; lonely: nobody
-// else is in the ring though somebody should be.
+// wait is the time to the next round. again means that this node may not be let in yet.
+// lonely means that nobody else is in the ring though somebody should be.
 func (p *pace) wait(again, lonely bool) time.Duration {
-	usual := p.Rejoin - time.Duration(rand.Int64N(int64(p.Rejoin)/10+1)) // not all nodes at once
+	usual := p.Rejoin - time.Duration(rand.Int64N(int64(p.Rejoin)/10+1)) // so that not all nodes look at once
 	switch {
 	case again:
 		return min(usual, 2*p.Retry)
@@ -121,15 +121,15 @@ func (p *pace) wait(again, lonely bool) time.Duration {
 	return usual
 }
 
-// alone tells that nobody else is in the ring.
+// alone reports whether nobody else is in the ring.
 func (m *Members) alone() bool { return len(m.table.addresses()) <= 1 }
 
-// tell says how a round ended, and that of the same kind not again for a while.
+// tell logs how a round ended, and does not repeat the same kind of outcome for a while.
 func (m *Members) tell(o outcome, alone, accepted, first bool) {
 	switch {
-	case o.rival != "" && !first: // else Start says it
+	case o.rival != "" && !first: // in the first round Start reports it
 		m.log.once("rival", levelError, o.rival)
-	case o.pending != "" && !accepted: // later it is the other that must wait
+	case o.pending != "" && !accepted: // once accepted, the other node must wait
 		m.log.once("pending", levelInfo, o.pending)
 	case alone && len(o.silent) > 0:
 		m.log.once("alone", levelWarn, "no seed and no former member answers: this node goes on alone and keeps trying",
@@ -153,9 +153,9 @@ func brief(errs []error) string {
 	return fmt.Sprintf("%v, and %d more", errs[0], len(errs)-1)
 }
 
-// round asks who is missing, once; again: members that are here as well, since they may
-// not have let this node in. first: one answer is enough. The channel is closed when those
-// that take their time have ended, too.
+// round asks for missing members once. again asks present members, too, since they may
+// not have let this node in. With first, one answer is enough. The channel is closed when
+// the slow attempts have ended, too.
 func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	seeds, errs := m.seeds()
 	to := m.missing(seeds)
@@ -176,7 +176,7 @@ func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	o, ended := m.ask(to, seeds, enough)
 	o.silent = append(o.silent, errs...)
 	for _, r := range m.takeRivals() {
-		if r.at != m.Address() && m.answers(r) { // who had this address before is gone
+		if r.at != m.Address() && m.answers(r) { // at its own address the node replaces what was there before
 			o.rival = fmt.Sprintf("a node at %v has %s, too: if a cache directory was copied, delete the copy; else give one of the two another name", r.at, r.claims)
 		} else {
 			o.pending = fmt.Sprintf("a node at %v, silent now, had %s: the ring lets this node in when it has noticed", r.at, r.claims)
@@ -185,8 +185,8 @@ func (m *Members) round(again, first bool) (outcome, <-chan struct{}) {
 	return o, ended
 }
 
-// ask joins by each address, until enough have answered; those that were asked before
-// that end later, and close the channel.
+// ask joins by each address until enough have answered. Attempts that are still in flight
+// end later, and then close the channel.
 func (m *Members) ask(to, seeds []netip.AddrPort, enough int) (outcome, <-chan struct{}) {
 	var mu sync.Mutex // guards o, and answered against a second close
 	var o outcome
@@ -234,8 +234,8 @@ func (m *Members) ask(to, seeds []netip.AddrPort, enough int) (outcome, <-chan s
 	return outcome{joined: o.joined, refused: slices.Clone(o.refused), silent: slices.Clone(o.silent)}, ended
 }
 
-// refusal is why the node at an address and this one cannot be in one ring; "": it did
-// not say.
+// refusal is why the node at an address and this one cannot be in one ring. "" means that
+// it did not say.
 func refusal(err error, at netip.AddrPort, cluster string) string {
 	if _, why, ok := strings.Cut(err.Error(), refusedMark); ok {
 		why, _, _ = strings.Cut(why, "\n")
@@ -247,14 +247,14 @@ func refusal(err error, at netip.AddrPort, cluster string) string {
 	return ""
 }
 
-// plain is an error of memberlist's Join without its list of one.
+// plain is an error of memberlist's Join, without its list of one error.
 func plain(err error, at netip.AddrPort) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	_, text, _ = strings.Cut(text, "* ")
 	return strings.TrimPrefix(text, "failed to join "+at.String()+": ")
 }
 
-// answers tells whether a rival lives.
+// answers reports whether a rival lives.
 func (m *Members) answers(r rival) bool {
 	for range challenges {
 		if m.joining.Err() != nil {
@@ -267,8 +267,8 @@ func (m *Members) answers(r rival) bool {
 	return false
 }
 
-// missing are the addresses of seeds and of former members where nobody is who is in the
-// ring; seeds come first.
+// missing are the addresses of seeds and of former members where no live member is. Seeds
+// come first.
 func (m *Members) missing(seeds []netip.AddrPort) []netip.AddrPort {
 	here := m.table.addresses()
 	var to []netip.AddrPort
@@ -288,7 +288,7 @@ func (m *Members) missing(seeds []netip.AddrPort) []netip.AddrPort {
 	return to
 }
 
-// seeds resolves them, in random order.
+// seeds resolves the seeds, and returns their addresses in random order.
 func (m *Members) seeds() ([]netip.AddrPort, []error) {
 	ctx, cancel := context.WithTimeout(m.joining, m.cfg.Timing.Dial)
 	defer cancel()
@@ -327,7 +327,7 @@ func (m *Members) resolve(ctx context.Context, seed string) ([]netip.AddrPort, e
 	}
 	var found []netip.AddrPort
 	for _, a := range addrs[:min(len(addrs), maxResolved)] {
-		// A node speaks to others from the address that it listens at.
+		// A node talks to others from the address at which it listens.
 		if a = a.Unmap(); a.Is4() == m.Address().Addr().Is4() {
 			found = append(found, netip.AddrPortFrom(a, port))
 		}

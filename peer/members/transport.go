@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// maxInbound connections may wait for their message at a time. A member's takes a
-	// round trip; the more there are, the longer it has while strangers come.
+	// maxInbound connections may wait for their message at a time. A member's message
+	// takes a round trip. The more places there are, the longer it has while strangers
+	// come.
 	maxInbound = 256
 	// maxState is how many bytes are read from one connection: the state of some 6,000
 	// nodes.
 	maxState = 4 << 20
-	// smallState is what any of maxInbound may send, the state of some 100 nodes; of those
-	// that send more there are maxLarge. What strangers can make a node hold is 16 MiB and
-	// 128 MiB, twice that while memberlist's buffers grow.
+	// smallState is what any of maxInbound connections may send: the state of some 100
+	// nodes. Only maxLarge may send more. So strangers can make a node hold 16 MiB and
+	// 128 MiB, and twice that while memberlist's buffers grow.
 	smallState = 64 << 10
 	maxLarge   = 32
-	// bindTries: a port that is free for TCP may be taken for UDP, where any would do.
+	// bindTries is for any port: one that is free for TCP may be taken for UDP.
 	bindTries = 10
 )
 
-// transport is memberlist's own with bounds, in number and in bytes. Connections end when
-// the node closes.
+// transport is memberlist's own, bounded in connections and in bytes. Connections end
+// when the node closes.
 type transport struct {
 	*memberlist.NetTransport
 	ctx     context.Context
@@ -39,14 +40,14 @@ type transport struct {
 	address netip.AddrPort
 	reach   func(netip.AddrPort) bool
 	streams chan net.Conn
-	unheard *admit.Table  // of connections that have not said anything that is understood
-	large   *admit.Table  // of these, those that sent much
-	stopped chan struct{} // closed once nothing comes from NetTransport any more
+	unheard *admit.Table  // places of connections that have not sent anything that is understood
+	large   *admit.Table  // places of those that sent much
+	stopped chan struct{} // closed once nothing more comes from NetTransport
 	done    chan struct{} // closed when accept has ended
 	once    sync.Once
 }
 
-// listen has the places of strangers kept apart from those of addresses that are known.
+// listen keeps the places of strangers apart from those of known addresses.
 func listen(at netip.AddrPort, reach func(netip.AddrPort) bool, known func(netip.Addr) bool, cfg memberlist.NetTransportConfig) (*transport, error) {
 	cfg.BindAddrs, cfg.BindPort = []string{at.Addr().String()}, int(at.Port())
 	var inner *memberlist.NetTransport
@@ -92,7 +93,8 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
-// DialAddressTimeout is memberlist's. It comes from the address that the others know.
+// DialAddressTimeout is memberlist's. It dials from the address that the other nodes
+// know.
 func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	if !t.reaches(a.Addr) {
 		return nil, fmt.Errorf("dial %s: %w", a.Addr, context.DeadlineExceeded)
@@ -121,7 +123,8 @@ func (t *transport) reaches(addr string) bool {
 	return err == nil && t.reach(to)
 }
 
-// Shutdown ends what is under way and waits for the listeners; a second call does nothing.
+// Shutdown ends what is in flight and waits for the listeners. A second call does
+// nothing.
 func (t *transport) Shutdown() error {
 	var err error
 	t.once.Do(func() {
@@ -133,7 +136,7 @@ func (t *transport) Shutdown() error {
 	return err
 }
 
-// boundConn ends with the transport, and gives up on who sends too much.
+// boundConn ends with the transport, and fails once the other side has sent too much.
 type boundConn struct {
 	net.Conn
 	left  int // bytes; memberlist reads from one goroutine at a time
@@ -148,7 +151,7 @@ func (t *transport) bound(c net.Conn) *boundConn {
 	})}
 }
 
-// Read fails once more than maxState bytes came.
+// Read fails once more than maxState bytes have come.
 func (c *boundConn) Read(p []byte) (int, error) {
 	if c.left <= 0 {
 		return 0, errors.New("too many bytes from one connection")
@@ -161,13 +164,14 @@ func (c *boundConn) Read(p []byte) (int, error) {
 // Close may be called more than once.
 func (c *boundConn) Close() error { return c.close() }
 
-// guest is a connection that was accepted. It holds a place until this node writes:
-// memberlist has understood its message then, or says what is wrong and closes it.
+// guest is an accepted connection. It holds a place until this node writes: by then
+// memberlist has understood the message, or it says what is wrong and closes the
+// connection.
 type guest struct {
 	*boundConn
 	of         *transport
 	unheard    *admit.Place
-	large      *admit.Place // nil: it has not sent much
+	large      *admit.Place // nil means that it has not sent much
 	understood bool
 }
 
@@ -175,7 +179,7 @@ func (t *transport) guest(c net.Conn) *guest {
 	return &guest{boundConn: t.bound(c), of: t, unheard: t.unheard.Begin(c)}
 }
 
-// Read takes one of fewer places where much was sent, for which another's connection may end.
+// Read takes one of the fewer places once much was sent. That may end another connection.
 func (g *guest) Read(p []byte) (int, error) {
 	n, err := g.boundConn.Read(p)
 	if !g.understood && g.large == nil && maxState-g.left > smallState {
@@ -184,7 +188,7 @@ func (g *guest) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write comes after memberlist has read all that there is to read, whole.
+// Write comes after memberlist has read the whole message.
 func (g *guest) Write(p []byte) (int, error) {
 	g.leave()
 	return g.boundConn.Write(p)

@@ -15,9 +15,10 @@ type Health uint8
 const (
 	// Alive members answer, as far as this node knows.
 	Alive Health = iota
-	// Suspect ones did not answer this node's probe, nor those that it asked others for.
+	// Suspect members answered neither this node's probe nor those that it asked others
+	// for.
 	Suspect
-	// Dead ones were found silent by this node or by others, and did not deny it.
+	// Dead members were found silent by this node or by others, and did not deny it.
 	Dead
 )
 
@@ -31,25 +32,25 @@ type Member struct {
 	// Address is where it gossips, Data where it answers reads.
 	Address, Data netip.AddrPort
 	Zone          string
-	// Donated is in bytes, as Donated rounds them.
+	// Donated is in bytes, as the function Donated rounds them.
 	Donated  int64
 	State    State
 	Protocol Protocol
-	// Since is when this node saw it come, and HealthSince since when it has its Health;
-	// both of this node's clock, with the monotonic reading that time.Since uses. Of a
-	// member that this process never saw Since is zero.
+	// Since is when this node saw it come, HealthSince when its Health began. Both are
+	// times of this node's clock, with the monotonic reading that time.Since uses. Since
+	// is zero for a member that this process never saw.
 	Since       time.Time
 	Health      Health
 	HealthSince time.Time
 }
 
-// Snapshot is who is in the ring, as this node knows it at one time. It does not change;
-// nor must who reads it change its slices.
+// Snapshot is who is in the ring, as this node knows it at one time. It is immutable:
+// readers must not change its slices.
 type Snapshot struct {
 	// Generation grows by one with each snapshot of this process, from 1 on.
 	Generation uint64
-	// Members are in the ring, this node and suspects among them; Missing are those that
-	// died and were not seen for less than a day. Both are sorted by id.
+	// Members are in the ring, with this node and the suspects. Missing are those that
+	// died and have been unseen for less than a day. Both are sorted by id.
 	Members, Missing []Member
 
 	superseded chan struct{}
@@ -57,8 +58,7 @@ type Snapshot struct {
 	known      map[netip.Addr]bool
 }
 
-// Knows reports whether a member, or one that is missing, gossips or answers reads at an
-// address.
+// Knows reports whether a live or missing member gossips or answers reads at an address.
 func (s *Snapshot) Knows(a netip.Addr) bool {
 	s.once.Do(func() {
 		s.known = make(map[netip.Addr]bool, len(s.Members)+len(s.Missing))
@@ -74,7 +74,7 @@ func (s *Snapshot) Knows(a netip.Addr) bool {
 // Superseded is closed once there is a newer snapshot.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// Find returns the member of an id that is in the ring.
+// Find returns the member with an id, if it is in the ring.
 func (s *Snapshot) Find(id ID) (Member, bool) {
 	at, ok := slices.BinarySearchFunc(s.Members, id, func(m Member, id ID) int { return bytes.Compare(m.ID[:], id[:]) })
 	if !ok {
@@ -88,23 +88,23 @@ func (s *Snapshot) misses(id ID) bool {
 	return ok
 }
 
-// maxMissing members are remembered while they are missing, each some 200 bytes; one that
-// is found knows the others.
+// maxMissing members are remembered while they are missing, some 200 bytes each. A member
+// that is found knows the others.
 const maxMissing = 256
 
-// table is what events have told so far. Its methods are called by memberlist under its
-// locks: they take one short lock of their own and wait for nothing else.
+// table is what events have told so far. memberlist calls its methods under its own
+// locks: they take one short lock and wait for nothing else.
 type table struct {
 	self   ID
-	absent time.Duration // how long a member is missing before it is forgotten
+	absent time.Duration // how long a member may be missing before it is forgotten
 
 	mu      sync.Mutex // guards the rest but changed and current; no other lock is taken under it
 	live    map[ID]Member
-	names   map[string]ID // of the live ones
+	names   map[string]ID // of the live members
 	missing map[ID]Member
 	made    uint64
 
-	changed chan struct{} // capacity 1: something has, since the last snapshot
+	changed chan struct{} // capacity 1: there was a change since the last snapshot
 	current atomic.Pointer[Snapshot]
 }
 
@@ -134,7 +134,7 @@ func (t *table) came(m Member) {
 	delete(t.missing, m.ID)
 	for id, gone := range t.missing {
 		if gone.Name == m.Name || gone.Address == m.Address {
-			delete(t.missing, id) // its machine is here with a new cache directory
+			delete(t.missing, id) // its machine is back with a new cache directory
 		}
 	}
 	t.change()
@@ -169,7 +169,8 @@ func (t *table) miss(known []Member) {
 	t.change()
 }
 
-// replacedLocked tells that a live member is a missing one, or what its machine is now.
+// replacedLocked reports whether a live member is the missing one, or runs on its machine
+// now.
 func (t *table) replacedLocked(m Member) bool {
 	for _, l := range t.live {
 		if l.ID == m.ID || l.Name == m.Name || l.Address == m.Address {
@@ -193,7 +194,8 @@ func (t *table) missLocked(m Member) {
 	delete(t.missing, longest.ID)
 }
 
-// expire has those forgotten who were missing for too long.
+// expire reports a change if a member has been missing for too long, so that take forgets
+// it.
 func (t *table) expire() {
 	now := time.Now()
 	t.mu.Lock()
@@ -235,7 +237,7 @@ func (t *table) find(id ID) (Member, bool) {
 	return m, ok
 }
 
-// addresses are where live members gossip, this node among them.
+// addresses are where the live members gossip, this node included.
 func (t *table) addresses() map[netip.AddrPort]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,7 +248,7 @@ func (t *table) addresses() map[netip.AddrPort]bool {
 	return at
 }
 
-// former is where missing members gossiped.
+// former is where the missing members gossiped.
 func (t *table) former() []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,8 +282,8 @@ func (t *table) take() *Snapshot {
 	return next
 }
 
-// publish makes a snapshot at the first change, and at most one each time from then on,
-// until stop is closed. Each is handed to told with the one before.
+// publish makes a snapshot at the first change, and from then on at most one per
+// interval, until stop is closed. It hands each to told, with the one before.
 func (t *table) publish(stop <-chan struct{}, every time.Duration, told func(old, next *Snapshot)) {
 	rest := time.NewTimer(0)
 	defer rest.Stop()
@@ -309,7 +311,7 @@ func (t *table) replace(told func(old, next *Snapshot)) {
 	next := t.take()
 	old := t.current.Swap(next)
 	if old == nil {
-		return // the first, which nobody was told of
+		return // the first; nobody has seen an earlier one
 	}
 	told(old, next)
 	close(old.superseded)

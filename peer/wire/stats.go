@@ -54,7 +54,7 @@ func (p *Peer) Outage() (Outage, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.outage
-	answers := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.answered.Load() }) // then a further one failed
+	answers := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.answered.Load() }) // then one more failed
 	return Outage{Since: o.since, Last: o.last, Cause: o.err}, o.fails > 0 && !answers
 }
 
