@@ -48,7 +48,8 @@ import (
 	"time"
 )
 
-// The labels of what is derived. A change of any makes another cluster of each.
+// The labels under which values are derived. A change of one makes every cluster another
+// one.
 const (
 	labelCluster     = "hearth 1 cluster"
 	labelAuthority   = "hearth 1 certificate authority"
@@ -60,20 +61,22 @@ const (
 
 const (
 	derivedBytes = 32
-	// phraseRounds of PBKDF2 are what OWASP asks for with SHA-256: 0.2 s for a node, once.
+	// phraseRounds of PBKDF2 are what OWASP asks for with SHA-256. They take a node 0.2
+	// s, once.
 	phraseRounds = 600_000
-	// fingerprintBytes are 16 characters to compare; nothing is decided by them.
+	// fingerprintBytes make 16 characters to compare. They decide nothing.
 	fingerprintBytes = 10
-	// maxName of a cluster or a node in bytes; both travel in greetings and certificates.
+	// maxName bounds the name of a cluster or a node, in bytes. Both travel in greetings
+	// and certificates.
 	maxName = 64
-	// serverName is in every node's certificate, so that TLS verifies as it always does,
-	// and knows nothing of hosts.
+	// serverName is in every node's certificate, so that TLS verifies as usual, without
+	// knowing hosts.
 	serverName = "node.hearth.internal"
 	// uriPrefix stands before the node id in a certificate.
 	uriPrefix = "node:"
 	uriScheme = "hearth"
-	// protocol is told in TLS, so that no other server with the same certificate is taken
-	// for a node's.
+	// protocol is announced in TLS, so that no other server with the same certificate is
+	// taken for a node.
 	protocol = "hearth/1"
 )
 
@@ -92,9 +95,9 @@ type keys struct {
 	gossip, plain []byte
 }
 
-// Cluster derives what nodes of the cluster of that name have in common. A name has 1 to
-// 64 ASCII letters, digits, dots, dashes and underscores. With a pass phrase it takes
-// about 0.2 s.
+// Cluster derives what all nodes of the cluster with that name share. A name has 1 to 64
+// ASCII letters, digits, dots, dashes and underscores. With a pass phrase it takes about
+// 0.2 s.
 func (k Key) Cluster(name string) (*Cluster, error) {
 	c, err := k.cluster(name)
 	if err != nil {
@@ -143,7 +146,7 @@ func (k Key) cluster(name string) (*Cluster, error) {
 }
 
 // checkName is for clusters and nodes. Letters beyond ASCII have several forms that look
-// alike, and would make several clusters.
+// alike, which would make several clusters.
 func checkName(name string) error {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
@@ -158,8 +161,8 @@ func (c *Cluster) public() ed25519.PublicKey {
 	return c.keys().authority.Public().(ed25519.PublicKey)
 }
 
-// fingerprint is made of what any certificate can be verified with, so that a guess at the
-// key costs as much as with a certificate.
+// fingerprint is computed from the public key, which also verifies certificates. So a
+// guess at the key costs as much as with a certificate.
 func fingerprint(public ed25519.PublicKey) string {
 	sum := sha256.Sum256(append([]byte(labelFingerprint+"\x00"), public...))
 	text := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:fingerprintBytes]))
@@ -171,22 +174,22 @@ func (c *Cluster) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "cluster %s (%s)", c.name, c.fingerprint)
 }
 
-// Name is the cluster's.
+// Name is the cluster's name.
 func (c *Cluster) Name() string { return c.name }
 
-// Fingerprint is the same on two nodes if key and name are, and may be shown to anybody.
+// Fingerprint is the same on two nodes if key and name are. It may be shown to anybody.
 func (c *Cluster) Fingerprint() string { return c.fingerprint }
 
-// GossipKey is for memberlist's keyring, 32 bytes; the caller's own.
+// GossipKey is for memberlist's keyring, 32 bytes. It belongs to the caller.
 func (c *Cluster) GossipKey() []byte { return append([]byte(nil), c.keys().gossip...) }
 
-// A certificate is valid as long as anybody may use Hearth, and that is looked at in the
-// middle.
+// A certificate is valid as long as anybody may use Hearth, and is verified as of the
+// middle of that time.
 func validFrom() time.Time  { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
 func validUntil() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }
 func validAt() time.Time    { return time.Date(2050, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// signAuthority makes the authority's certificate, which has nothing random in it.
+// signAuthority makes the authority's certificate. Nothing in it is random.
 func (c *Cluster) signAuthority() (*x509.Certificate, error) {
 	id := sha256.Sum256(c.public())
 	template := &x509.Certificate{
@@ -198,7 +201,7 @@ func (c *Cluster) signAuthority() (*x509.Certificate, error) {
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 		MaxPathLenZero:        true,
-		SubjectKeyId:          id[:20], // what the library would take has changed before
+		SubjectKeyId:          id[:20], // what the library would choose has changed before
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, c.public(), c.keys().authority)
 	if err != nil {

@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// A message is magic, version, kind, length of the body (2 bytes, big-endian), body. That,
-// and the longest body, are the same in all versions, so that two of different
-// versions can say so.
+// A message is magic, version, kind, length of the body (2 bytes, big-endian), body. This
+// layout and the longest body are the same in all versions, so that nodes of two versions
+// can say that they differ.
 const (
-	// magic ends as the head of a request of HTTP does: a web server says at once that this
-	// is none, and the error names it, where it else would wait for more.
+	// magic ends as the head of an HTTP request does. So a web server answers at once
+	// that it is no valid request, and the error names HTTP. Otherwise it would wait for
+	// more.
 	magic       = "hearth\r\n\r\n"
 	version     = 1
 	headerBytes = len(magic) + 4
@@ -23,7 +24,8 @@ const (
 	proofBytes  = 32 // SHA-256
 )
 
-// kind of a message. Greetings of clients and servers differ, so that no echo is a greeting.
+// kind of a message. Greetings of clients and servers differ, so that no echo is a
+// greeting.
 type kind byte
 
 const (
@@ -75,7 +77,7 @@ func receive(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// receiveBody reads a message of this version that has a body of that size.
+// receiveBody reads a message of this version whose body has that size.
 func receiveBody(r io.Reader, k kind, size int) ([]byte, error) {
 	m, err := receive(r)
 	switch {
@@ -104,11 +106,11 @@ func stranger(first []byte) error {
 	return fmt.Errorf("%w: it began with %q", ErrNotHearth, text)
 }
 
-// greeting is what a side says of itself, and means nothing until it is proved.
+// greeting is what a side says of itself. It means nothing until it is proved.
 type greeting struct {
 	mode mode
 	tag  [tagBytes]byte
-	// Unless encrypted, which has its own.
+	// nonce and id are absent if encrypted: TLS has its own.
 	nonce [nonceBytes]byte
 	id    string
 }

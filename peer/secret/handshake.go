@@ -17,32 +17,34 @@ import (
 	"time"
 )
 
-// What is wrong between two nodes; both are told the same.
+// These say what is wrong between two nodes. Both sides get the same one.
 var (
-	// ErrKey: one did not show the other that it has the key. Sure, unless the peer says so.
+	// ErrKey means that one node did not prove to the other that it has the key. It is
+	// certain unless only the peer says so.
 	ErrKey = errors.New("the cluster keys differ (compare the fingerprints of both nodes, and give both the same key)")
-	// ErrNoKey: one has a key and the other has none.
+	// ErrNoKey means that one node has a key and the other has none.
 	ErrNoKey = errors.New("one node has a cluster key and the other has none (give both the same key)")
-	// ErrName: the clusters' names differ; the keys may, too.
+	// ErrName means that the clusters' names differ. The keys may differ, too.
 	ErrName = errors.New("the cluster names differ (give both nodes the same, or do not join them)")
-	// ErrEncryption: one encrypts and the other does not.
+	// ErrEncryption means that one node encrypts and the other does not.
 	ErrEncryption = errors.New("encryption is on at one node and off at the other (set cluster.encryption alike)")
-	// ErrVersion: they speak different versions of the handshake.
+	// ErrVersion means that they speak different versions of the handshake.
 	ErrVersion = errors.New("the nodes speak different versions of the handshake (run one version of Hearth)")
-	// ErrNotHearth: the peer does not speak as a node does.
+	// ErrNotHearth means that the peer does not speak as a node does.
 	ErrNotHearth = errors.New("the peer is no Hearth node")
-	// ErrOtherNode: the peer is a node of the cluster, and not the one that was asked for.
+	// ErrOtherNode means that the peer is a node of the cluster, but not the one asked
+	// for.
 	ErrOtherNode = errors.New("another node answers at this address")
-	// ErrSelf: the peer has this node's id.
+	// ErrSelf means that the peer has this node's id.
 	ErrSelf = errors.New("the peer is this node itself, or has a copy of its cache directory")
-	// ErrNotLoopback: a node without a key was to talk over a network.
+	// ErrNotLoopback means that a node without a key was to talk over a network.
 	ErrNotLoopback = errors.New("without a cluster key nodes talk over loopback only (give all nodes a key)")
 
 	errSlow = fmt.Errorf("no end within 10 s: %w", os.ErrDeadlineExceeded)
 )
 
-// Refused reports whether an error of a handshake says what is wrong between two nodes, and
-// not that the connection broke.
+// Refused reports whether an error of a handshake says what is wrong between two nodes.
+// Other errors mean that the connection broke.
 func Refused(err error) bool {
 	for _, why := range []error{ErrKey, ErrNoKey, ErrName, ErrEncryption, ErrVersion, ErrNotHearth, ErrOtherNode, ErrSelf, ErrNotLoopback} {
 		if errors.Is(err, why) {
@@ -52,15 +54,15 @@ func Refused(err error) bool {
 	return false
 }
 
-// maxHandshake bounds a peer that says nothing where the caller does not; three round trips
-// and a millisecond of work are never near it.
+// maxHandshake bounds the wait for a peer that says nothing, if the caller sets no bound.
+// Three round trips and a millisecond of work come nowhere near it.
 const maxHandshake = 10 * time.Second
 
 // Client shakes hands with the node that has accepted conn, before anything else is sent.
-// It returns the connection to go on with, and the peer's node id. With want, the peer must
-// be that node; "": any of the cluster. It ends with ctx, or after Options.Within. On an error conn
-// is closed; otherwise it has no deadline. The errors are those above, or say that the
-// connection broke.
+// It returns the connection to use from then on, and the peer's node id. If want is not
+// "", the peer must be that node. Client ends with ctx, or after Options.Within. On an
+// error conn is closed; otherwise it has no deadline. The errors are those above, or say
+// that the connection broke.
 func (i *Identity) Client(ctx context.Context, conn net.Conn, want string) (net.Conn, string, error) {
 	return i.within(ctx, conn, func() (net.Conn, string, error) {
 		talk, id, err := i.call(conn)
@@ -76,7 +78,7 @@ func (i *Identity) Server(ctx context.Context, conn net.Conn) (net.Conn, string,
 	return i.within(ctx, conn, func() (net.Conn, string, error) { return i.answer(conn) })
 }
 
-// within bounds a handshake, and closes the connection if it fails.
+// within bounds a handshake, and closes the connection if that fails.
 func (i *Identity) within(ctx context.Context, conn net.Conn, shake func() (net.Conn, string, error)) (net.Conn, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errSlow)
 	defer cancel()
@@ -136,7 +138,8 @@ func (i *Identity) call(conn net.Conn) (net.Conn, string, error) {
 	return conn, peer.id, overLoopback(conn)
 }
 
-// answer is the server's part. It greets whoever greets, so that both know what differs.
+// answer is the server's part. It answers every greeting with its own, so that both sides
+// know what differs.
 func (i *Identity) answer(conn net.Conn) (net.Conn, string, error) {
 	m, err := receive(conn)
 	if err != nil {
@@ -166,8 +169,8 @@ func (i *Identity) answer(conn net.Conn) (net.Conn, string, error) {
 	return conn, peer.id, overLoopback(conn)
 }
 
-// overLoopback holds nodes without a key to it; only after the greetings, so that a node
-// with a key is told what the other lacks.
+// overLoopback refuses a node without a key that is not on loopback. It is called after
+// the greetings, so that a node with a key learns that the other lacks one.
 func overLoopback(conn net.Conn) error {
 	for _, a := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
 		if a.Network() == "unix" {
@@ -212,10 +215,10 @@ func (i *Identity) meet(m message, due kind) (greeting, error) {
 	return greeting{}, fmt.Errorf("%w: on there, off here", ErrEncryption)
 }
 
-// under is what lies under TLS of a connection.
+// under is the layer below TLS of a connection.
 func (i *Identity) under(conn net.Conn) *records { return &records{Conn: conn, spare: &i.spare} }
 
-// encrypt does TLS's handshake, and what comes after it.
+// encrypt does the handshake of TLS, and what comes after it.
 func (i *Identity) encrypt(t *sealed, after func(net.Conn) error) (net.Conn, string, error) {
 	if err := t.Handshake(); err != nil {
 		return nil, "", err
@@ -227,8 +230,8 @@ func (i *Identity) encrypt(t *sealed, after func(net.Conn) error) (net.Conn, str
 	return t, id, err
 }
 
-// explain makes one of the errors above of what TLS says, and tells apart a connection
-// that broke.
+// explain turns an error of TLS into one of those above, unless the connection just
+// broke.
 func (i *Identity) explain(err error) error {
 	if err == nil || isVerdict(err) {
 		return err
@@ -253,7 +256,8 @@ func (i *Identity) explain(err error) error {
 	return fmt.Errorf("%w: %w; the fingerprint here is %s", ErrKey, err, i.cluster.fingerprint)
 }
 
-// isVerdict tells what is known of the peer from a connection that broke.
+// isVerdict reports whether an error says something about the peer. Other errors mean
+// that the connection broke.
 func isVerdict(err error) bool {
 	for _, known := range []error{ErrKey, ErrNoKey, ErrName, ErrEncryption, ErrVersion, ErrNotHearth, ErrOtherNode, ErrNotLoopback} {
 		if errors.Is(err, known) {
@@ -263,8 +267,8 @@ func isVerdict(err error) bool {
 	return false
 }
 
-// proof shows to who has the key that its maker has it, too, now and in this role: nonces
-// are in the greetings.
+// proof proves, to a node that has the key, that its maker has it, too. It holds for this
+// connection and role only, since the greetings have nonces.
 func (i *Identity) proof(role kind, client, server []byte) []byte {
 	h := hmac.New(sha256.New, i.cluster.keys().plain)
 	for _, part := range [][]byte{{byte(role)}, []byte(i.name), client, server} {

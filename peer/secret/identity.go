@@ -14,14 +14,14 @@ import (
 
 // Options say how a node talks to its peers.
 type Options struct {
-	// Plain authenticates connections and does not encrypt them (cluster.encryption: off),
-	// for isolated networks. Default: they are encrypted.
+	// Plain authenticates connections without encrypting them (cluster.encryption: off),
+	// for isolated networks. The default is to encrypt.
 	Plain bool
-	// Within is how long a handshake may take; 0: 10 s.
+	// Within is how long a handshake may take. 0 means 10 s.
 	Within time.Duration
 }
 
-// mode is how a node talks; both sides' are the same.
+// mode is how a node talks. Both sides must have the same.
 type mode byte
 
 const (
@@ -30,16 +30,16 @@ const (
 	keyless
 )
 
-// Identity is a node as its peers know it: its id, and what shows that it belongs to the
-// cluster. Any number of goroutines may use it.
+// Identity is a node as its peers know it: its id, and the proof that it belongs to the
+// cluster. It is safe for concurrent use.
 type Identity struct {
 	id, name       string
-	patience       time.Duration // of a handshake
+	patience       time.Duration // how long a handshake may take
 	mode           mode
-	tag            [tagBytes]byte // of the name
-	cluster        *Cluster       // nil: keyless
+	tag            [tagBytes]byte // hash of the cluster's name
+	cluster        *Cluster       // nil means keyless
 	client, server *tls.Config    // nil unless encrypted
-	spare          sync.Pool      // room for records, of all connections
+	spare          sync.Pool      // buffers for records, of all connections
 }
 
 var (
@@ -47,8 +47,8 @@ var (
 	errNodeID = errors.New("its certificate has no node id")
 )
 
-// Identity makes a node's, with a new key pair and certificate. An id has 1 to 64 ASCII
-// letters, digits, dots, dashes and underscores.
+// Identity makes a node's Identity, with a new key pair and certificate. An id has 1 to
+// 64 ASCII letters, digits, dots, dashes and underscores.
 func (c *Cluster) Identity(id string, o Options) (*Identity, error) {
 	if err := checkName(id); err != nil {
 		return nil, fmt.Errorf("make a certificate: node id %w", err)
@@ -66,8 +66,8 @@ func (c *Cluster) Identity(id string, o Options) (*Identity, error) {
 	return i, nil
 }
 
-// Keyless makes the identity of a node that has no key. It talks to others without a key,
-// over loopback alone.
+// Keyless makes the Identity of a node that has no key. It talks to other nodes without a
+// key, over loopback alone.
 func Keyless(name, id string) (*Identity, error) {
 	if err := errors.Join(checkName(name), checkName(id)); err != nil {
 		return nil, fmt.Errorf("make an identity without a cluster key: %w", err)
@@ -81,7 +81,7 @@ func nameTag(name string) (tag [tagBytes]byte) {
 	return tag
 }
 
-// ID is the node's.
+// ID is the node's id.
 func (i *Identity) ID() string { return i.id }
 
 // Format prints the node's id and its cluster's name, with any verb.
@@ -89,7 +89,7 @@ func (i *Identity) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "node %s of cluster %s", i.id, i.name)
 }
 
-// configs are for both ends of TLS.
+// configs are the configurations for both ends of TLS.
 func (c *Cluster) configs(certificate tls.Certificate) (client, server *tls.Config) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(c.authority)
@@ -101,8 +101,8 @@ func (c *Cluster) configs(certificate tls.Certificate) (client, server *tls.Conf
 		NextProtos:             []string{protocol},
 		Time:                   validAt,
 		SessionTicketsDisabled: true, // each connection shows the certificate anew
-		// A block is of no use before all of it has come, so that small records at a
-		// connection's beginning gain nothing; and their number is to be known (records).
+		// A block is useless until all of it has come, so small records at the beginning
+		// of a connection gain nothing. Also, records must be able to count them.
 		DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			_, err := PeerID(s)
@@ -115,12 +115,12 @@ func (c *Cluster) configs(certificate tls.Certificate) (client, server *tls.Conf
 	return client, server
 }
 
-// ClientConfig is for TLS with a node of the same cluster, without Client's greeting; nil
-// where nothing is encrypted. It tells the protocol "hearth/1": who speaks another sets
-// NextProtos. The caller's own.
+// ClientConfig is for TLS with a node of the same cluster, without the greeting that
+// Client sends. It is nil if nothing is encrypted. Its protocol is "hearth/1"; to speak
+// another, set NextProtos. The result belongs to the caller.
 func (i *Identity) ClientConfig() *tls.Config { return i.client.Clone() }
 
-// ServerConfig is the other end's of ClientConfig.
+// ServerConfig is for the other end of ClientConfig.
 func (i *Identity) ServerConfig() *tls.Config { return i.server.Clone() }
 
 // PeerID is the node id in the peer's certificate, which a configuration made here has

@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// minKeyBytes of a random key are as strong as all that is derived from it.
+	// minKeyBytes is the least size of a random key: as strong as everything derived from
+	// it.
 	minKeyBytes = 32
 	// minDistinct byte values are in every random key of that length, for all practical
-	// purposes; what somebody typed to be done with it has fewer.
+	// purposes. A key that somebody typed to get it over with has fewer.
 	minDistinct = 16
-	// minWords of a pass phrase: six drawn from a list of 7,776 are 77 bits.
+	// minWords is for a pass phrase: six words drawn from a list of 7,776 are 77 bits.
 	minWords = 6
-	// minPhrase characters, so that the words are words.
+	// minPhrase characters make sure that the words are words.
 	minPhrase = 24
-	// maxText of a key in bytes; what is longer is another file.
+	// maxText bounds a key's text, in bytes. A longer file is not a key.
 	maxText = 4 << 10
-	// openMode bits of a key's file let those in who need not be: its group may read it, as
-	// a service's own group does, and nobody else may do anything.
+	// openMode has the permission bits that the file of a key must not have. Its group
+	// may read it, as a service's own group does. Nobody else may do anything with it.
 	openMode = 0o027
 )
 
@@ -41,16 +42,17 @@ var (
 	errFewWords = errors.New("a pass phrase has at least six different words and 24 characters (or make a key: hearth ring key)")
 )
 
-// Key is a cluster key. It does not show itself, whatever it is printed with.
+// Key is a cluster key. No way of printing shows it.
 type Key struct {
-	// A func, because fmt does not ask a Key in somebody's unexported field how it wants to
-	// be printed, and follows pointers where the verb is wrong for them; nil: no key.
+	// A func hides the key from fmt. fmt does not call Format for a Key in an unexported
+	// field, and follows pointers if the verb does not fit them. nil means that there is
+	// no key.
 	of func() material
 }
 
 type material struct {
 	bytes  []byte
-	phrase bool // guessable, so that each guess has to cost something
+	phrase bool // guessable, so that each guess must cost something
 }
 
 func newKey(m material) Key { return Key{func() material { return m }} }
@@ -58,17 +60,17 @@ func newKey(m material) Key { return Key{func() material { return m }} }
 // Format prints no key, with any verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(cluster key, not shown)") }
 
-// Generate makes a random key of 32 bytes, in the form that its file has: a line of hex.
+// Generate makes a random key of 32 bytes in the form that its file has: a line of hex.
 func Generate() string {
 	key := make([]byte, minKeyBytes)
 	_, _ = rand.Read(key) // does not fail
 	return hex.EncodeToString(key) + "\n"
 }
 
-// Parse reads a key's text, whatever white space is around it. One word is hex or base64
-// (standard or URL alphabet, padded or not) of at least 32 bytes; several are a pass
-// phrase of at least six different ones and 24 characters, in which one space is as good
-// as many. No error says anything of the text but its length.
+// Parse reads a key's text, without the white space around it. One word is hex or base64
+// (standard or URL alphabet, padded or not) of at least 32 bytes. Several words are a
+// pass phrase, of at least six different words and 24 characters. Any white space in it
+// counts as one space. No error tells more about the text than its length.
 func Parse(text string) (Key, error) {
 	k, err := parse(text)
 	if err != nil {
@@ -103,8 +105,8 @@ func parse(text string) (Key, error) {
 	return newKey(material{bytes: []byte(phrase), phrase: true}), nil
 }
 
-// parseRandom takes for hex what has nothing but hex digits, since base64 of a random key
-// has other characters, too: hex that lost a digit is no other key.
+// parseRandom takes a word of hex digits alone for hex, since base64 of a random key has
+// other characters, too. So hex that lost a digit is an error, and not another key.
 func parseRandom(word string) (Key, error) {
 	form, decode, malformed := "base64", decodeBase64, errOneWord
 	if strings.Trim(word, "0123456789abcdefABCDEF") == "" {
@@ -135,8 +137,8 @@ func decodeBase64(word string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(word)
 }
 
-// ReadFile reads a key from a file that only its owner may change, and only its owner and
-// its group may read.
+// ReadFile reads a key from a file that only its owner may change, and that only its
+// owner and its group may read.
 func ReadFile(path string) (Key, error) {
 	text, err := readText(path)
 	if err != nil {
@@ -150,7 +152,7 @@ func ReadFile(path string) (Key, error) {
 }
 
 func readText(path string) (string, error) {
-	// Without O_NONBLOCK a FIFO that nobody writes to would never be open.
+	// Without O_NONBLOCK, opening a FIFO without a writer would never end.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err

@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	// recordBytes are the most that crypto/tls puts into a record, and recordRoom what one
-	// takes then: its header is 5 bytes, its type and seal of TLS 1.3 are 17.
+	// recordBytes is the most that crypto/tls puts into a record. recordRoom is the size
+	// of such a record: its header has 5 bytes, its type and seal in TLS 1.3 have 17.
 	recordBytes = 16 << 10
 	recordRoom  = recordBytes + 5 + 17
-	// gatheredRecords go out together at the most: a large picture and its header do.
-	// The memory for them is taken while they are made and written only.
+	// gatheredRecords go out together at most: enough for a large picture and its header.
+	// Their memory is taken only while they are made and written.
 	gatheredRecords = 8
 )
 
-// sealed is an encrypted connection. crypto/tls makes a system call for each record, by which
-// the kernel sends a packet or two and wakes who reads; what Write or WriteParts is given
-// goes out in as few as in the clear.
+// sealed is an encrypted connection. crypto/tls makes a system call for each record, for
+// which the kernel sends a packet or two and wakes the reader. Here, what Write or
+// WriteParts is given goes out in as few system calls as without encryption.
 type sealed struct {
 	*tls.Conn
 	under *records
@@ -30,8 +30,8 @@ func (t *sealed) Write(p []byte) (int, error) {
 	return t.Conn.Write(p)
 }
 
-// WriteParts writes some buffers one behind the other, and returns how many of their bytes
-// were written. One goroutine at a time may write.
+// WriteParts writes some buffers one behind the other, and returns how many of their
+// bytes were written. Only one goroutine at a time may write.
 func (t *sealed) WriteParts(parts ...[]byte) (n int64, err error) {
 	all := 0
 	for _, p := range parts {
@@ -47,19 +47,19 @@ func (t *sealed) WriteParts(parts ...[]byte) (n int64, err error) {
 	return n, nil
 }
 
-// recordsOf is how many records n bytes make where their sizes are not dynamic.
+// recordsOf is how many records n bytes make if their sizes are not dynamic.
 func recordsOf(n int) int { return (n + recordBytes - 1) / recordBytes }
 
-// records is what lies under TLS. The last record that is expected is written by the
-// goroutine that makes it, still within tls.Conn.Write: so the order of records stays, and
-// a Close sees that a write is under way and does not wait for it.
+// records is the layer below TLS. The last expected record is written by the goroutine
+// that makes it, still within tls.Conn.Write. So records stay in order, and a Close sees
+// that a write is in flight and does not wait for it.
 type records struct {
 	net.Conn
 	spare *sync.Pool // of *[]byte, for gatheredRecords
 
 	mu     sync.Mutex // guards the rest; never held across I/O
-	left   int        // records that are to come before they are written
-	gather *[]byte    // nil: there are none
+	left   int        // how many records must still come before they are written
+	gather *[]byte    // nil means that none are gathered
 }
 
 func (r *records) expect(n int) {
@@ -68,8 +68,8 @@ func (r *records) expect(n int) {
 	r.mu.Unlock()
 }
 
-// Write takes a record. One that nobody announced, as an alert, is counted as one that was:
-// then the last of these goes out by itself.
+// Write takes a record. A record that nobody announced, such as an alert, counts as an
+// announced one: then the last of these goes out alone.
 func (r *records) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	r.left = max(0, r.left-1)
@@ -99,7 +99,7 @@ func (r *records) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// newRoom makes room for records.
+// newRoom makes a buffer for records.
 func newRoom() any {
 	room := make([]byte, 0, gatheredRecords*recordRoom)
 	return &room
