@@ -67,9 +67,9 @@ func (s *shown) view() View {
 	return View{r, p}
 }
 
-// measured is how many bytes a job brings before it estimates the time for the rest, or a
-// hundredth of its bytes if that is less. Small objects that come while the first large
-// one is under way say nothing about the large one.
+// measured is how many bytes a job brings before it estimates the time for the rest. If a
+// hundredth of its bytes is less, that is enough. Small objects that come while the first
+// large one is under way say nothing about the large one.
 const measured = 64 << 20
 
 // Line is a job in a node's status.

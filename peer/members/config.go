@@ -91,8 +91,8 @@ type Config struct {
 	// Timing is for tests. The zero value is right.
 	Timing Timing
 
-	reach func(netip.AddrPort) bool // for tests: whom this node's packets reach; nil: everybody
-	meets func()                    // for tests: called when a node joins by this one, which has told it all and does not know it yet
+	reach func(netip.AddrPort) bool // for tests: whom this node's packets reach; nil means everybody
+	meets func()                    // for tests: called when a joining node has been told all and is not known here yet
 }
 
 // Timing is how often things happen and how long they take. A zero field has the default
@@ -196,7 +196,7 @@ func (c Config) Check() error {
 	return errors.Join(bad...)
 }
 
-// checkListen is Check for Listen.
+// checkListen reports what is wrong with the address to gossip at.
 func (c Config) checkListen() error {
 	host, _, err := SplitHost(c.Listen, DefaultPort)
 	if err == nil && strings.Contains(host, "/") {

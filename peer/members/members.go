@@ -9,11 +9,11 @@
 // others, and then one of all that it found.
 //
 // memberlist forgets the dead after 30 s and does not heal longer partitions. So each 30 s a round
-// asks every seed, whose names are resolved again, and every former member that is missing, whether
-// it is there by now. It asks few at a time, and stops once some have answered, since they know the
-// rest. Former members are kept on disk, for the time after a restart. All nodes keep them, so that
-// one node that finds another joins two halves. A node that nobody answers is a ring of one, says
-// so, and asks more often.
+// asks the missing nodes whether they are there by now: every seed, whose names are resolved again,
+// and every former member. It asks few at a time, and stops once some have answered, since they
+// know the rest. Former members are kept on disk, for the time after a restart. All nodes keep
+// them, so that one node that finds another joins two halves. A node that nobody answers is a ring
+// of one, says so, and asks more often.
 //
 // Both sides refuse a node with another key (no message is understood). They refuse another
 // cluster's name or a protocol that this node does not understand (no state is merged and no

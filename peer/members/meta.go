@@ -56,10 +56,10 @@ func Donated(bytes int64) int64 {
 	return bytes &^ (largeStep - 1)
 }
 
-// meta is what memberlist carries of a node beside its id and gossip address. It has
-// format, state, the newest and the oldest version of the protocol (a byte each), and
-// donated bytes in steps of 64 MiB (4 bytes). Then come the data address (its length, 4
-// or 16 bytes, a port of 2), name, zone and cluster, each after a byte of its length.
+// meta is what memberlist carries of a node beside its id and gossip address. First come
+// format, state, the newest and the oldest version of the protocol, a byte each. Then
+// donated bytes in steps of 64 MiB (4 bytes), and the data address (its length, 4 or 16
+// bytes, a port of 2). Then name, zone and cluster, each after a byte of its length.
 // Numbers are big-endian.
 type meta struct {
 	State    State

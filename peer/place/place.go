@@ -3,12 +3,12 @@
 // them.
 //
 // An extent falls into one of 2^18 slots by a hash. For a slot each node that donates bytes draws a
-// number by a hash of its id and the slot, from an exponential distribution whose rate is its
-// weight. The node with the least draw is the slot's owner; the next ones are its lower ranks. That
-// is weighted rendezvous hashing. A node owns its part of all weights. A node that joins takes just
-// what it owns from then on. What belonged to a node that left goes to the next ranks. Rank 2 is
-// the best node outside of the owner's zone, if there is one, so that the loss of a zone does not
-// take both. Apart from that, ranks follow the draws.
+// number by a hash of its id and the slot. The draws are from an exponential distribution whose
+// rate is the node's weight. The node with the least draw is the slot's owner; the next ones are
+// its lower ranks. That is weighted rendezvous hashing. A node owns its part of all weights. A node
+// that joins takes just what it owns from then on. What belonged to a node that left goes to the
+// next ranks. Rank 2 is the best node outside of the owner's zone, if there is one. So the loss of
+// a zone does not take both. Apart from that, ranks follow the draws.
 //
 // A Map never changes. It draws a slot's ranks when they are first asked for, and keeps six of them
 // in 16 bytes. A Map takes 4 MiB, and about 200 bytes for each node, whatever it is asked. Next

@@ -9,7 +9,7 @@
 // Two verbs keep nodes from waiting for each other in a circle. A Fill goes from a reader to an
 // owner. The owner answers it from its own tiers, its former owners and the bucket, and never by
 // another Fill. A Peek is answered at once from what a node holds. So a read takes at most one Fill
-// that is answered, and no circle of waits is possible, however much the nodes' views of the ring
+// that is answered. No circle of waits is possible, however much the nodes' views of the ring
 // differ.
 //
 // A reader makes a detour when the owner is silent, down, refuses, or has no memory: to the next
@@ -18,9 +18,9 @@
 // answer. An owner that the origin refused may be set up wrongly, so the reader asks the origin
 // itself.
 //
-// With rendezvous hashing the owner before a join is the next rank now, and the node that takes
-// over from one that left was the next rank before. So for half an hour after owners changed, an
-// owner that lacks a block asks the ranks beside it whether they hold it.
+// With rendezvous hashing the owner before a join is the next rank now. The node that takes over
+// from one that left was the next rank before. So for half an hour after owners changed, an owner
+// that lacks a block asks the ranks beside it whether they hold it.
 package route
 
 import (
@@ -382,7 +382,7 @@ func (r *Router) held(ctx context.Context, first hearth.Block, n int) (h holding
 	defer cancel()
 	type answer struct {
 		block, peer int
-		err         error // nil: it holds the block
+		err         error // nil means that it holds the block
 	}
 	answers := make(chan answer, mostPeeks*n)
 	w, others := table.walk(r.self, place.Of(first), mostPeeks), false
@@ -465,10 +465,11 @@ type Stats struct {
 	// that one read asked in vain.
 	Passed map[string]int64
 	Most   int64
-	// Peeks asked former owners whether they hold a block, Found got it there, Late were given
-	// up for the bucket since these took longer than usual, failed or could not be asked, and
-	// Gone since they hold it no more. Alone were read from the bucket while this node knew of
-	// nobody else, as one that has just come does.
+	// Peeks counts questions to former owners whether they hold a block, Found the blocks that came
+	// from them. Late counts blocks read from the bucket because former owners took longer than
+	// usual, failed or could not be asked. Gone counts those read from the bucket because former
+	// owners no longer hold them. Alone counts those read from it while this node knew no other
+	// node, as one that has just come.
 	Peeks, Found, Late, Gone, Alone int64
 }
 

@@ -1,13 +1,13 @@
 // Package secret is what follows from a cluster key: who belongs to a cluster, and who talks.
 //
 // Everything is derived from the key and the cluster's name by HKDF-SHA256, each value under a
-// label of its own. So the same key under another name is another cluster. The values are the seed
-// of an Ed25519 certificate authority, the gossip key, and the key by which nodes authenticate each
-// other where encryption is off. A pass phrase goes through PBKDF2 first, so that each guess at it
-// costs something. The authority's certificate and its private key are the same on all nodes: each
-// node makes a key pair and signs its own certificate, with its node id in it. The key is the
-// credential. All certificates are valid from 2000 to 2100, and are verified as of 2050, so that no
-// node's clock matters.
+// label of its own. So the same key under another name is another cluster. Three values are derived:
+// the seed of an Ed25519 certificate authority, the gossip key, and the key for authentication
+// without encryption. A pass phrase goes through PBKDF2 first, so that each guess costs something.
+// The authority's certificate and its private key are the same on all nodes: each node makes a key
+// pair and signs its own certificate, with its node id in it. The key is the credential. All
+// certificates are valid from 2000 to 2100, and are verified as of 2050, so that no node's clock
+// matters.
 //
 // A connection begins with a greeting from each side: a magic, a version, whether the node has a
 // key and encrypts, and a hash of the cluster's name. Nothing is negotiated. A difference is an

@@ -26,10 +26,10 @@ type ServerOptions struct {
 	// 0 means 256. It is at least MaxItems. More are refused. A connection may have as
 	// many unanswered.
 	Requests int
-	// QueuedBytes bounds, per peer, the payloads that were asked for and are not written
-	// yet, and the bodies of Calls. 0 means 8 MiB, or an eighth of the Pool if that is
-	// less. It is never less than one block. An answer beyond it waits without its bytes;
-	// a Call is refused.
+	// QueuedBytes bounds what a peer has in payloads that are not written yet, and in
+	// bodies of Calls. 0 means 8 MiB, or an eighth of the Pool if that is less. It is
+	// never less than one block. An answer beyond it waits without its bytes; a Call is
+	// refused.
 	QueuedBytes int64
 }
 

@@ -3,30 +3,30 @@
 //
 // The side that dials asks, and the side that accepts answers. Both begin with a hello: the
 // versions that they speak, a random number, and how many requests the answering side takes at a
-// time. Then frames follow. A frame is a header of fixed size with a checksum, a bounded meta part
-// with a checksum, and a payload of up to a block. The header's checksum is seeded by both random
-// numbers, so that a frame of another connection is invalid here. Requests are numbered one by one
-// and answered in any order, each item of each exactly once.
+// time. Then frames follow. A frame is a header of fixed size, a bounded meta part, and a payload
+// of up to a block. Header and meta have a checksum each. The header's checksum is seeded by both
+// random numbers, so that a frame of another connection is invalid here. Requests are numbered one
+// by one and answered in any order, each item of each exactly once.
 //
-// A request is a Fill or Peek of one range or of up to MaxItems, or a Call of a number that both
-// sides gave a meaning. A payload carries an XXH3 of each piece of 64 KiB, as the cache's files do.
-// The checksum of an answer's meta is seeded by that of its request, so that an answer to another
+// A request is a Fill or Peek of up to MaxItems ranges, or a Call of a number that both sides gave
+// a meaning. A payload carries an XXH3 of each piece of 64 KiB, as the cache's files do. The
+// checksum of an answer's meta is seeded by that of its request, so that an answer to another
 // question is invalid. The receiver takes a View of the node's Pool when the header has come, and
 // reads the payload into it. If there is no memory for a tenth of a second, it drops the payload
 // and that answer fails. Otherwise two nodes whose memory waits to be sent to each other would wait
 // for ever.
 //
 // Silence concerns the peer as a whole. A side that owes an answer and has sent nothing for 100 ms
-// sends "filling". An asker fails everything that waits with one ErrSilent when it has heard no
-// byte on any connection for 500 ms while something is owed, a dial included. It closes the
-// connections, and fails new requests at once until a pause is over that doubles (exponential
-// back-off).
+// sends "filling". An asker gives the peer up when something is owed, a dial included, and no byte
+// has come on any connection for 500 ms. It fails everything that waits with one ErrSilent and
+// closes the connections. It also fails new requests at once until a pause is over, which doubles
+// (exponential back-off).
 //
 // Everything is bounded per peer: connections, requests, bytes that wait to be written. Requests
 // beyond a bound are refused (load shedding), so that the reader goes elsewhere. A side loses its
-// connection if it does not take its answers, asks for more than it was told, or sends something
-// that is no frame. An asker that cancels a request leaves at once. Its place is free on both sides
-// when the other side has confirmed it.
+// connection if it does not take its answers, asks for more than allowed, or sends something that
+// is no frame. An asker that cancels a request leaves at once. Its place is free on both sides when
+// the other side has confirmed it.
 package wire
 
 import (
@@ -46,8 +46,8 @@ const (
 	MaxBody = hearth.BlockSize
 	// Silence is how long a peer that owes an answer may send nothing.
 	Silence = 500 * time.Millisecond
-	// fillingAfter is a fifth of Silence, so that one "filling" that is lost in a pause of the
-	// garbage collector or of the network causes no detour.
+	// fillingAfter is a fifth of Silence. So one "filling" that is lost in a pause of the garbage
+	// collector or of the network causes no detour.
 	fillingAfter = Silence / 5
 	// memoryWait is the longest wait for memory for a payload that has come. The
 	// connection stands still meanwhile, so it is less than Silence.

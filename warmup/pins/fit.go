@@ -40,8 +40,8 @@ func (f *Fit) Add(dir int, n int64, version [16]byte) {
 // Again takes the sums of the same set that was added up once more, later.
 func (f *Fit) Again(x *Fit) { f.needs, f.shared = x.needs, x.shared }
 
-// Sums are the bytes that the set needs, the bytes of room, and the bytes that other jobs
-// have claimed beside what they share with the set.
+// Sums are in bytes: what the set needs, the room, and what other jobs have claimed
+// beside what they share with the set.
 func (f *Fit) Sums() (needs, room, claimed int64) {
 	for i := range f.needs {
 		needs, room, claimed = needs+f.needs[i], room+f.rooms[i], claimed+f.claimed(i)
