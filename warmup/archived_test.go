@@ -10,7 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// archive is a source that has objects of an archive, of which some were restored.
+// archive is a source with archived objects, some of which were restored.
 type archive struct {
 	*fakeBucket
 	restored func(key string) bool
@@ -28,7 +28,7 @@ func (a archive) GetMany(ctx context.Context, first hearth.Block, n int, each fu
 	a.fakeBucket.GetMany(ctx, first, n, each)
 }
 
-// putClass is put of an object of a storage class.
+// putClass is put for an object of a storage class.
 func (b *fakeBucket) putClass(key, class string, size int64) {
 	b.put(key, "e", size)
 	b.mu.Lock()
@@ -39,8 +39,10 @@ func (b *fakeBucket) putClass(key, class string, size int64) {
 }
 
 func TestArchivedFilesAreAClassOfTheirOwn(t *testing.T) {
-	// Two hundred archived files in a row, one of them larger than an extent, stand before one that can be read and one that was restored. Both
-	// are loaded, the others counted as archived, each asked for once; the job ended with less than all. A retry after they were restored loads them.
+	// Two hundred archived files in a row, one of them larger than an extent, stand
+	// before two that can be read, one of which was restored. These two are loaded. The
+	// others are asked for once and counted as archived, and the job ends in part. A
+	// retry after they were restored loads them.
 	w := newWorld(t)
 	for i := range 200 {
 		w.bucket.putClass(fmt.Sprintf("d/a%03d", i), "GLACIER", 100)
@@ -71,8 +73,9 @@ func TestArchivedFilesAreAClassOfTheirOwn(t *testing.T) {
 }
 
 func TestADryRunCountsWhatIsArchived(t *testing.T) {
-	// A dry run counts what is archived by the storage class, unless it is held, and neither its requests nor its room:
-	// terabytes of it beside a set that fits are no reason to refuse that. Nor are they asked for piece by piece.
+	// A dry run counts what is archived by its storage class, unless it is held. It
+	// counts neither requests nor room for it: terabytes of archive beside a set that
+	// fits are no reason to refuse the set. Nor are they asked for piece by piece.
 	w := newWorld(t)
 	w.bucket.putClass("d/archived", "DEEP_ARCHIVE", 20<<20)
 	w.bucket.putClass("d/huge", "GLACIER", 1<<38)

@@ -15,7 +15,8 @@ import (
 )
 
 func TestFindingsAreThereBeforeARecordSpeaksOfThem(t *testing.T) {
-	// Findings are added and flushed, and a record is told their size; the power fails at any moment behind that: as many bytes are there, each line whole.
+	// Findings are added and flushed, and a record has their size. The power fails at any
+	// moment after that: the file has as many bytes, and each line is whole.
 	tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) {
 		f, err := openFindings(filepath.Join(dir, "findings"), 0)
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 func TestChangesOutliveAKill(t *testing.T) {
-	// What a name meant first is kept, over a restart and behind a line that a kill cut off;
-	// what nobody can tell is left out.
+	// The first meaning of a name is kept, over a restart and behind a line that a kill
+	// cut off. A name whose meaning nobody can tell is left out.
 	name := filepath.Join(t.TempDir(), "x.changes")
 	was := func(n byte) func() (Was, error) {
 		return func() (Was, error) { return Was{Bytes: int64(n), Version: [16]byte{n}}, nil }
@@ -48,7 +48,7 @@ func TestChangesOutliveAKill(t *testing.T) {
 }
 
 func TestChangesAreBounded(t *testing.T) {
-	// More changes than are kept are counted.
+	// Changes beyond the bound are counted.
 	c, err := openChanges(filepath.Join(t.TempDir(), "x.changes"))
 	if err != nil {
 		t.Fatal(err)
@@ -64,8 +64,8 @@ func TestChangesAreBounded(t *testing.T) {
 }
 
 func TestFindingsGoOnWhereTheRecordStands(t *testing.T) {
-	// What was added behind the last record is cut off by the next process, and there are
-	// no more of them than the file may hold.
+	// What was added behind the last record is cut off by the next process. The file
+	// takes no more findings than it may hold.
 	name := filepath.Join(t.TempDir(), "x.found")
 	f, err := openFindings(name, 0)
 	if err != nil {

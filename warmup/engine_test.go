@@ -102,8 +102,8 @@ func TestKillsAtAnyMoment(t *testing.T) {
 }
 
 func TestWhatChangesMeanwhile(t *testing.T) {
-	// Small and large objects change or vanish between the listing and their loading,
-	// and while they are loaded. Each is counted once, and the new version is loaded.
+	// Small and large objects change or vanish between the listing and their loading, and
+	// while they are loaded. Each is counted once, and the new version is loaded.
 	w := newWorld(t)
 	w.fill()
 	w.bucket.put("mid", "e", 33<<20)
@@ -167,7 +167,8 @@ func TestWhatIsEvictedBeforeTheEnd(t *testing.T) {
 }
 
 func TestLostIsSaid(t *testing.T) {
-	// What a tier gives up as soon as it was counted is told, and nothing is called done.
+	// What a tier evicts as soon as it was counted is reported, and nothing is called
+	// done.
 	w := newWorld(t)
 	w.bucket.put("keeps", "e", 10)
 	w.bucket.put("loses", "e", 10)
@@ -181,8 +182,9 @@ func TestLostIsSaid(t *testing.T) {
 }
 
 func TestLostIsSaidOfWhatIsLoadedInPart(t *testing.T) {
-	// A file that is not kept and one that is not there end no look at the others: what was
-	// evicted before the end is named, once, and those two are not tried again.
+	// A file that is not kept and one that does not exist do not end the later passes.
+	// What was evicted before the end is named once, and those two files are not tried
+	// again.
 	w := newWorld(t)
 	w.bucket.put("d/keeps", "e", 10)
 	w.bucket.put("d/loses", "e", 1000)
@@ -210,7 +212,7 @@ func TestLostIsSaidOfWhatIsLoadedInPart(t *testing.T) {
 	}
 }
 
-// failing is a source that has not got one object.
+// failing is a source that lacks one object.
 type failing struct {
 	*fakeBucket
 	key string
@@ -226,8 +228,8 @@ func (f failing) GetMany(ctx context.Context, first hearth.Block, n int, each fu
 }
 
 func TestWhatAFlushLoses(t *testing.T) {
-	// A tier takes blocks and has not got them after the flush: they are loaded once
-	// more, and what is lost again is not kept, whatever the tier said.
+	// A tier takes blocks and lacks them after the flush. They are loaded once more. What
+	// is lost again is not kept, whatever the tier said.
 	for _, again := range []bool{false, true} {
 		w := newWorld(t)
 		w.fill()
@@ -250,8 +252,9 @@ func TestWhatAFlushLoses(t *testing.T) {
 }
 
 func TestHowALoadOfWhatWasLostEnds(t *testing.T) {
-	// A tier takes a file and has not got it after the flush. That it cannot be fetched again,
-	// or finds no room, or has another version by now is said as if it were the first time.
+	// A tier takes a file and lacks it after the flush. The second attempt cannot fetch
+	// it, finds no room, or finds another version. That is reported as if it were the
+	// first attempt.
 	for name, c := range map[string]struct {
 		before func(w *world) error
 		state  State
@@ -301,7 +304,7 @@ func TestHowALoadOfWhatWasLostEnds(t *testing.T) {
 	}
 }
 
-// fakeUnflushed is a flush's error that concerns the objects of some versions.
+// fakeUnflushed is an error of a flush that concerns the objects of some versions.
 type fakeUnflushed struct {
 	error
 	of map[[16]byte]bool
@@ -311,9 +314,10 @@ type fakeUnflushed struct {
 func (f fakeUnflushed) Concerns(id hearth.ID) bool { return f.of[id.Version] }
 
 func TestWhatCannotBeFlushedIsNotDone(t *testing.T) {
-	// A device fails as what was loaded is flushed, though the tier says that it has it. Once:
-	// the next attempt is well. For ever: nothing is done, and a later job does not find
-	// it present. Where one file's directory alone fails, the others are done.
+	// A device fails while what was loaded is flushed, though the tier says that it has
+	// it. If it fails once, the next attempt is well. If it fails for ever, nothing is
+	// done, and a later job does not find it present. If the directory of one file alone
+	// fails, the others are done.
 	failed := errors.New("the device says no")
 	for _, c := range []struct {
 		what string
@@ -371,7 +375,8 @@ func TestTwoJobsFetchEachByteOnce(t *testing.T) {
 }
 
 func TestWhatDoesNotFitIsRefused(t *testing.T) {
-	// One percent too small is refused with the numbers, one percent to spare is loaded.
+	// A set one percent too large is refused with the numbers. With one percent to spare
+	// it is loaded.
 	for spare, state := range map[float64]State{0.99: Failed, 1.01: Done} {
 		w := newWorld(t)
 		w.fill()
@@ -405,8 +410,8 @@ func TestWhatNoTierKeeps(t *testing.T) {
 }
 
 func TestAnOriginThatIsAwayFailsTheJob(t *testing.T) {
-	// The origin goes away in the middle: the job fails with the reason rather than
-	// try all that is left, and a retry goes on with what is there.
+	// The origin goes away in the middle. The job fails with the reason instead of trying
+	// all that is left. A retry goes on with what is there.
 	w := newWorld(t)
 	for i := range 600 {
 		w.bucket.put("f"+strings.Repeat("x", i%200)+string(rune('a'+i/200)), "e", 10)
@@ -469,7 +474,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestAListThatIsSeparatedOtherwise(t *testing.T) {
-	// A list with NUL that is not said to have it is refused, and leaves nothing.
+	// A list with NUL that is not declared to have it is refused, and leaves nothing.
 	w := newWorld(t)
 	w.open()
 	r, err := w.engine.Submit(Request{List: "-"}, strings.NewReader("/d1\x00/d2\x00"), false, asIs)
@@ -482,8 +487,8 @@ func TestAListThatIsSeparatedOtherwise(t *testing.T) {
 }
 
 func TestNamesAlone(t *testing.T) {
-	// --metadata-only lists everything and loads nothing, --dry-run counts what a job
-	// would ask for; without a tier to keep bytes the first goes on, the other is refused.
+	// --metadata-only lists everything and loads nothing. --dry-run counts what a job
+	// would ask for. Without a disk tier the first goes on, and the other is refused.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -597,7 +602,8 @@ func TestOnlySomeJobsAreAtWork(t *testing.T) {
 }
 
 func TestAPanicEndsItsJobAlone(t *testing.T) {
-	// A step panics: the job fails and says so, also after a restart; another goes on.
+	// A step panics: its job fails and says so, also after a restart. Another job goes
+	// on.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -621,7 +627,8 @@ func TestAPanicEndsItsJobAlone(t *testing.T) {
 }
 
 func TestRecordsThatCannotBeRead(t *testing.T) {
-	// What the disk does not give is left as it is, its list too, and stops nothing.
+	// A file that the disk does not give is left as it is, with its list, and stops
+	// nothing.
 	f := &Files{Dir: t.TempDir()}
 	told := 0
 	f.Log = func(string, error) { told++ }
@@ -641,8 +648,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 }
 
 func TestRecordsThatAreNone(t *testing.T) {
-	// Damaged and foreign records are set aside, saves and lists that broke off are
-	// removed, and only a hundred ended jobs are remembered.
+	// Damaged and foreign records are set aside. Saves and lists that broke off are
+	// removed. Only a hundred ended jobs are remembered.
 	f := &Files{Dir: t.TempDir()}
 	for i := range maxHistory + 10 {
 		r := Record{ID: newID(), State: Done, Times: Times{Created: time.Unix(int64(1000+i), 0)}}
@@ -673,7 +680,8 @@ func TestRecordsThatAreNone(t *testing.T) {
 }
 
 func TestDryRunsPushNoJobOut(t *testing.T) {
-	// However many dry runs there were, all jobs are remembered that would be without them, over a start, too, and the last dry runs.
+	// Dry runs, however many, push no job out of the history, over a start, too. The last
+	// dry runs are remembered beside it.
 	w := newWorld(t)
 	w.bucket.put("a", "e", 10)
 	w.open()
@@ -702,8 +710,8 @@ func TestDryRunsPushNoJobOut(t *testing.T) {
 }
 
 func TestLostIsCountedOnce(t *testing.T) {
-	// Two files are evicted before the job's end. One comes back, so that a further pass
-	// looks at all once more; the other does not, and what is lost of it is said once.
+	// Two files are evicted before the job's end. One comes back, so a further pass looks
+	// at everything once more. The other does not, and its loss is reported once.
 	w := newWorld(t)
 	w.bucket.put("back", "e", 10)
 	w.bucket.put("gone", "e", 1000)
@@ -721,9 +729,9 @@ func TestLostIsCountedOnce(t *testing.T) {
 }
 
 func TestWhatIsForgottenGoes(t *testing.T) {
-	// While the engine is open the oldest ended jobs go beyond a hundred, and those whose
-	// lists are too much together, with their files; the latest stay, and one that is not
-	// over takes no other's place.
+	// While the engine is open, the oldest ended jobs beyond a hundred are dropped with
+	// their files. So are those whose lists are too large together. The latest stay. A
+	// job that is not over takes no other's place.
 	w := newWorld(t)
 	w.bucket.put("f", "e", 1)
 	for i := range maxHistory {

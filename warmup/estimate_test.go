@@ -9,8 +9,8 @@ import (
 )
 
 func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
-	// What a dry run says is what loading asks for, whose requests are smaller under a rate,
-	// and the listings that a walk over names which are not known takes.
+	// A dry run predicts the requests of the loading, which are smaller under a rate. It
+	// also predicts the listings of a walk over names that are not known.
 	for rate, runs := range map[int64]int64{0: 4, 1 << 30: 4, 12 << 20: 3, 8 << 20: 2, 4 << 20: 1, 1000: 1} {
 		w := newWorld(t)
 		for i := range 1001 {
@@ -52,8 +52,8 @@ func TestADryRunTellsTheRequestsOfTheLoad(t *testing.T) {
 }
 
 func TestWhatIsMeasuredOfAJob(t *testing.T) {
-	// A job keeps what it loaded and the time of that alone, over a restart, too: one that
-	// finds all but a file present has measured that file.
+	// A job measures what it loaded and the time of the loading alone, over a restart,
+	// too. A job that finds all but one file present has measured that file.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -75,8 +75,9 @@ func TestWhatIsMeasuredOfAJob(t *testing.T) {
 }
 
 func TestNoEndIsToldBeforeThereIsARate(t *testing.T) {
-	// A small object came while the first large one is under way: nobody is told that the rest takes years. A hundredth of the
-	// bytes, or as much as says something by itself, is enough to tell by; what a check has read, too.
+	// A small object came while the first large one is under way: nobody is told that the
+	// rest takes years. A hundredth of the bytes, or a large amount, is enough for an
+	// estimate. What a check has read counts, too.
 	for name, c := range map[string]struct {
 		total, brought int64
 		check          bool

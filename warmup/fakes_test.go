@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeBucket is an origin in memory that counts what it is asked, and changes or
-// fails when told to.
+// fakeBucket is an origin in memory that counts its requests, and changes or fails when
+// told to.
 type fakeBucket struct {
 	mu      sync.Mutex // guards the rest
 	objects map[string]hearth.Object
@@ -30,8 +30,8 @@ type fakeBucket struct {
 	gets    int
 	bytes   int64
 	fail    error
-	unlist  func(prefix string) error // of listings; nil: none fails
-	gone    func(*hearth.Object)      // told of versions that are asked for and gone
+	unlist  func(prefix string) error // error of listings; nil means that none fails
+	gone    func(*hearth.Object)      // called with versions that are asked for and gone
 	onGet   func(n int, key string)   // called before each request for bytes, without the lock
 	onPage  func(n int)
 }
@@ -169,7 +169,7 @@ func (b *fakeBucket) GetMany(_ context.Context, first hearth.Block, n int, each 
 	}
 }
 
-// kept has a keeper keep what a source yields, without a tier between them.
+// kept has a keeper keep what a source yields, without a tier in between.
 type kept struct {
 	hearth.Source
 	keeper hearth.Store
@@ -194,17 +194,16 @@ func (k kept) Load(ctx context.Context, first hearth.Block, n int, each func(hea
 	})
 }
 
-// fakeKeeper is a disk tier in memory with a budget. What was not flushed is lost by
-// crash.
+// fakeKeeper is a disk tier in memory with a budget. crash loses what was not flushed.
 type fakeKeeper struct {
 	mu     sync.Mutex // guards the rest
 	blocks map[hearth.ID]*fakeHeld
-	budget int64 // 0: none
+	budget int64 // 0 means none
 	used   int64
-	evicts bool                  // what it has makes room for what comes
-	pushed int                   // blocks out
-	loses  func(key string) bool // what a flush finds gone, though it was taken; nil: nothing
-	flush  func() error          // what a flush ends with; nil: it is well
+	evicts bool                  // evicts for a block that comes
+	pushed int                   // how many blocks were evicted
+	loses  func(key string) bool // keys that a flush finds gone though they were taken; nil means none
+	flush  func() error          // the error of a flush; nil means that it is well
 }
 
 type fakeHeld struct {
@@ -234,7 +233,7 @@ func (k *fakeKeeper) Put(b hearth.Block, v *hearth.View) error {
 	return nil
 }
 
-// makeRoomLocked pushes out what has another key's first letter.
+// makeRoomLocked evicts blocks whose key has another first letter.
 func (k *fakeKeeper) makeRoomLocked(n int64) bool {
 	for id, h := range k.blocks {
 		if k.evicts && k.used+n > k.budget && h.block.Object.Key[0] == 'o' {
@@ -283,7 +282,7 @@ func (k *fakeKeeper) Has(id hearth.ID) bool {
 	return k.blocks[id] != nil
 }
 
-// evict gives up what of gives true.
+// evict evicts the blocks for which of is true.
 func (k *fakeKeeper) evict(of func(*fakeHeld) bool) (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -299,14 +298,15 @@ func (k *fakeKeeper) evict(of func(*fakeHeld) bool) (n int) {
 
 func (k *fakeKeeper) crash() { k.evict(func(h *fakeHeld) bool { return !h.flushed }) }
 
-// fakeRecords wraps Records, and saves nothing for a process that was killed. It checks that what was saved never falls.
+// fakeRecords wraps Records, and saves nothing for a process that was killed. It checks
+// that saved counters never fall.
 type fakeRecords struct {
 	Records
 	t    testing.TB
 	mu   sync.Mutex // guards the rest
 	dead bool       // nothing is saved any more
 	last map[string]Record
-	// saved is called after each save; nil: nobody asks.
+	// saved is called after each save; nil means that nobody asks.
 	saved func()
 }
 
@@ -332,8 +332,8 @@ func (f *fakeRecords) Save(r Record) error {
 	return f.Records.Save(r)
 }
 
-// fakeNames is a namespace, and how targets are found in it: paths, which mean the file
-// beside a directory, too.
+// fakeNames is a namespace that finds targets by path. A path also means the file beside
+// a directory of its name.
 type fakeNames struct{ *namespace.Tree }
 
 func entry(n namespace.Node) Entry {
@@ -364,7 +364,7 @@ func (n fakeNames) Lookup(ctx context.Context, dir uint64, name string) (Entry, 
 	return entry(x), err
 }
 
-// fakeRoom has one directory in which an object takes what it holds.
+// fakeRoom has one directory, in which an object takes its size.
 type fakeRoom int64
 
 // Needs is Room's.
@@ -395,7 +395,7 @@ type world struct {
 	pins    *Pins
 	readers func() int64
 	checker *fakeChecker
-	every   time.Duration // between checkpoints; 0: as ever
+	every   time.Duration // between checkpoints; 0 means the usual
 	engine  *Engine
 }
 
@@ -421,7 +421,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// open begins a process's life.
+// open begins the life of a process.
 func (w *world) open() *Engine {
 	w.t.Helper()
 	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Checker: w.checker, Room: w.room, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
@@ -434,7 +434,7 @@ func (w *world) open() *Engine {
 	return e
 }
 
-// kill ends a life: nothing more is saved, and what was not flushed is lost.
+// kill ends that life: nothing more is saved, and what was not flushed is lost.
 func (w *world) kill() {
 	w.records.mu.Lock()
 	w.records.dead = true
@@ -478,7 +478,7 @@ func (w *world) over(id string) View {
 	}
 }
 
-// until waits for an event; false: the job was over first.
+// until waits for an event. It returns false if the job was over first.
 func (w *world) until(id string, event <-chan struct{}) bool {
 	w.t.Helper()
 	for {

@@ -11,7 +11,8 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// fakeRooms are two directories; objects lie in the one that their key's first letter says.
+// fakeRooms are two directories. The first letter of an object's key says in which it
+// lies.
 type fakeRooms struct {
 	fakeRoom
 	of [2]int64
@@ -45,9 +46,9 @@ func (r roomOf) Free() []int64 {
 }
 
 func TestARefusalLeavesTheCacheAsItWas(t *testing.T) {
-	// A cache with room for one file more. Until the last directory is listed a set loads that
-	// one; the others wait. One that does not fit is refused, and nothing has gone; one that
-	// fits is loaded, and what was there makes room.
+	// A cache has room for one more file. Until the last directory is listed, a set loads
+	// that one file, and the others wait. A set that does not fit is refused, and nothing
+	// was evicted. A set that fits is loaded, and evicts what was there.
 	for last, state := range map[int64]State{2001: Failed, 2000: Done} {
 		w := newWorld(t)
 		for i := range 4 {
@@ -108,9 +109,9 @@ func (w *world) blocked(path string) (id string, release chan struct{}) {
 }
 
 func TestTwoJobsThatFitOnlyAlone(t *testing.T) {
-	// While a job is at work another that has no room beside it is refused, with the numbers; one
-	// that has, or that shares what it takes with the first, is loaded. Once the first is over
-	// the room is everybody's.
+	// While a job is at work, another one without room beside it is refused, with the
+	// numbers. One that has room, or shares its objects with the first, is loaded. Once
+	// the first is over, all may have the room.
 	w := newWorld(t)
 	w.pins = &Pins{}
 	for _, key := range []string{"a/1", "a/2", "b/1", "b/2", "c/1"} {
@@ -154,8 +155,8 @@ func TestTwoJobsThatFitOnlyAlone(t *testing.T) {
 }
 
 func TestAClaimLastsOverARestart(t *testing.T) {
-	// The node is killed while a job is at work that has counted: the next one's claim is
-	// that of the first.
+	// The node is killed while a job that has counted is at work. In the next process,
+	// the job's claim is as before.
 	w := newWorld(t)
 	w.pins = &Pins{}
 	for _, key := range []string{"a/1", "a/2", "b/1", "b/2"} {
@@ -195,8 +196,9 @@ func TestAClaimLastsOverARestart(t *testing.T) {
 }
 
 func TestAClaimLastsOverARestartWhileVerifying(t *testing.T) {
-	// The node is killed in a job's second walk, which loads what was evicted. The job goes on
-	// in that walk, what lies before its place there is pinned, and its claim is known to others.
+	// The node is killed in a job's second walk, which loads what was evicted. The job
+	// goes on in that walk. What lies before its cursor is pinned, and other jobs know
+	// its claim.
 	w := newWorld(t)
 	w.every = time.Millisecond
 	w.pins = &Pins{}
@@ -253,8 +255,9 @@ func TestAClaimLastsOverARestartWhileVerifying(t *testing.T) {
 }
 
 func TestADryRunOfSeveral(t *testing.T) {
-	// Each cache directory must have room, not all together; a target below another is one
-	// with it; what a list names and is not there is named and is nothing to load.
+	// Each cache directory must have room, not just all together. A target below another
+	// counts once. A path of a list that does not exist is named, and there is nothing to
+	// load for it.
 	w := newWorld(t)
 	w.bucket.put("0/a", "e", 1500)
 	w.bucket.put("0/d/b", "e", 1000)

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	mostSteps  = 80             // that connections allow
+	mostSteps  = 80             // steps that connections allow
 	firstLarge = firstSteps / 4 // steps that may be large before any brought more
 )
 
-// at runs do beside a Gate that listens, on a clock of its own.
+// at runs do beside a running Gate, on a clock of its own.
 func at(t *testing.T, p Pressure, do func(t *testing.T, g *Gate)) {
 	none := func() int64 { return 0 }
 	if p.Readers == nil {
@@ -62,13 +62,13 @@ func TestReadersGoFirst(t *testing.T) {
 }
 
 func TestHalfACoreWhileReadersRead(t *testing.T) {
-	// Steps that do nothing but work, and whoever works beside them: while readers are active
-	// steps take half a core at most; within a second of the last reader they are as many as
-	// before. A step rests for maxRest at most, and so half a core holds for those of up to a
-	// third of that, 67 ms. What takes longer waits for its origin or its disk: the bound
-	// is then busySteps under way, each of which rests maxRest before the next, and busySteps
-	// cores if they did work all the time. No step does: an extent is 16 MiB at most, of which
-	// copies and checksums are some ten milliseconds.
+	// Steps that do nothing but work run beside other work. While readers are active they
+	// take half a core at most; within a second of the last reader there are as many as
+	// before. A step rests for maxRest at most, so half a core holds for steps of up to a
+	// third of that, 67 ms. A longer step waits for its origin or its disk. The bound is
+	// then busySteps under way, each of which rests maxRest before the next, and
+	// busySteps cores if they worked all the time. No step does: an extent is 16 MiB at
+	// most, of which copies and checksums are some ten milliseconds.
 	for _, x := range []struct {
 		step time.Duration
 		most float64 // cores
@@ -77,7 +77,8 @@ func TestHalfACoreWhileReadersRead(t *testing.T) {
 	}
 }
 
-// beside holds what steps of a length take while readers are active against the most cores.
+// beside checks that steps of a length take no more than so many cores while readers are
+// active.
 func beside(t *testing.T, step time.Duration, most float64) {
 	var reads atomic.Int64
 	at(t, Pressure{Readers: reads.Load}, func(t *testing.T, g *Gate) {
@@ -123,10 +124,10 @@ func beside(t *testing.T, step time.Duration, most float64) {
 }
 
 func TestHalfACoreForStepsAndNames(t *testing.T) {
-	// Large steps of four requests, six walks over names and a checkpoint now and then: all
-	// of it together takes half a core while readers are active, and each has its part; a
-	// request of 37 ms is no longer than what is rested for in full. When steps are slow since
-	// their origin is, names go on.
+	// Large steps of four requests, six walks over names and an occasional checkpoint run
+	// together. While readers are active, all of it takes half a core, and each has its
+	// share. A request of 37 ms is within what is rested for in full. When steps are slow
+	// because of their origin, names still go on.
 	for _, x := range []struct {
 		what            string
 		request         time.Duration
@@ -200,8 +201,8 @@ func TestHalfACoreForStepsAndNames(t *testing.T) {
 }
 
 func TestSlowDownShrinks(t *testing.T) {
-	// Steps grow while there is more to be had, and are halved by each look that hears of
-	// SlowDown; afterwards they grow again.
+	// Steps grow while that brings more, and are halved by each look that hears of
+	// SlowDown. After that they grow again.
 	var slowed atomic.Int64
 	at(t, Pressure{Throttled: slowed.Load}, func(t *testing.T, g *Gate) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -241,8 +242,9 @@ func TestSlowDownShrinks(t *testing.T) {
 }
 
 func TestLargeStepsGrow(t *testing.T) {
-	// A job has as many large steps under way as it said, and not more than three before;
-	// where streams of an origin bring the same each, they become more than at first.
+	// A job has as many large steps under way as it said, and three before it said so. If
+	// each stream of an origin brings as much as the others, they become more than at
+	// first.
 	at(t, Pressure{}, func(t *testing.T, g *Gate) {
 		ctx, stop := context.WithCancel(t.Context())
 		s := g.Join()
@@ -273,8 +275,8 @@ func TestLargeStepsGrow(t *testing.T) {
 }
 
 func TestJobsShare(t *testing.T) {
-	// One job has all steps, large ones too; another comes and has half of each as soon as
-	// steps end, and a third that wants one alone gets that.
+	// One job has all steps, large ones too. Another one comes, and has half of each as
+	// soon as steps end. A third one that wants one step alone gets it.
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate()
 		ctx, stop := context.WithCancel(t.Context())
@@ -337,8 +339,8 @@ func TestJobsShare(t *testing.T) {
 }
 
 func TestAsideIsNoStep(t *testing.T) {
-	// Steps that wait for something else leave their places to another job, and go on when
-	// there is one; one whose wait ends with its context only exits.
+	// Steps that wait without working leave their places to another job, and go on when
+	// there is a place. A step whose wait ends with its context only exits.
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate()
 		a, b := g.Join(), g.Join()
@@ -383,8 +385,8 @@ func TestAsideIsNoStep(t *testing.T) {
 }
 
 func TestPilot(t *testing.T) {
-	// The number grows while the rate does, is halved by SlowDown and rests then, and gives
-	// way when the rate falls.
+	// The number of steps grows while the rate does. SlowDown halves it, and it rests
+	// then. It shrinks when the rate falls.
 	p := pilot{steps: firstSteps}
 	for i := range 20 {
 		p.fly(float64(1000*(i+1)), true, false, 56)

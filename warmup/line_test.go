@@ -9,8 +9,9 @@ import (
 )
 
 func TestALineKeepsItsOrder(t *testing.T) {
-	// Of six who came, and begin to wait in another order, two are in at a time, each only once
-	// all before it are. Who gives up holds nobody up, and lets nobody overtake.
+	// Six jobs come, and begin to wait in another order. Two are in at a time, each only
+	// after all before it. A job that gives up neither holds up others nor lets them
+	// overtake.
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(2)
 		var in []int

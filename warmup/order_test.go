@@ -18,8 +18,8 @@ func (w *world) queued(id, path string, age int64) {
 }
 
 func TestARestartKeepsTheOrder(t *testing.T) {
-	// More jobs than are at work at a time are unfinished when the node starts: the oldest go
-	// on, and the newest are queued as before.
+	// When the node starts, more jobs are unfinished than may work at a time. The oldest
+	// go on, and the newest are queued as before.
 	w := newWorld(t)
 	w.fill()
 	var newest []string
@@ -55,8 +55,8 @@ func TestARestartKeepsTheOrder(t *testing.T) {
 }
 
 func TestTheFirstClaimIsTheOldestJobs(t *testing.T) {
-	// Two unfinished jobs of which only one fits: after a restart the older one is loaded, and
-	// the other refused, also where both are to be counted yet.
+	// Of two unfinished jobs only one fits. After a restart the older one is loaded and
+	// the other refused, even if both are still to be counted.
 	for range 4 {
 		w := newWorld(t)
 		w.pins = &Pins{}
@@ -84,9 +84,9 @@ func TestTheFirstClaimIsTheOldestJobs(t *testing.T) {
 }
 
 func TestTheOrderIsNoClocks(t *testing.T) {
-	// The clock was set back by a day after a hundred jobs, of which the first ten have no number.
-	// A new one is the latest all the same, what is forgotten is the oldest, also by the next
-	// process, and a retry is the latest again.
+	// The clock was set back by a day after a hundred jobs, the first ten of which have
+	// no number. A new job is still the latest. The oldest are forgotten, also by the
+	// next process. A retry is the latest again.
 	w := newWorld(t)
 	w.bucket.put("f", "e", 1)
 	tomorrow := time.Now().Add(24 * time.Hour)

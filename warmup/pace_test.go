@@ -7,8 +7,9 @@ import (
 )
 
 func TestOnlyTheTimeOfRequestsCounts(t *testing.T) {
-	// Two requests that overlap take as long as both together, a rest between requests takes
-	// nothing, one that fails takes its time alone; what was measured before goes on.
+	// Two requests that overlap take as long as both together. A rest between requests
+	// takes nothing. A request that fails adds its time alone. Earlier measurements go
+	// on.
 	synctest.Test(t, func(t *testing.T) {
 		var m meter
 		m.Start(Measure{Bytes: 1000, Requests: 10, Seconds: 100})
@@ -34,7 +35,8 @@ func TestOnlyTheTimeOfRequestsCounts(t *testing.T) {
 }
 
 func TestNoRateBeforeTwoSeconds(t *testing.T) {
-	// What a counter grew by in its first moments is no rate, however often it was noted; later it is one.
+	// What a counter grew by in its first moments is no rate, however often it was noted.
+	// Later it is.
 	var p growth
 	begin := time.Unix(1e9, 0)
 	for i, want := range []int64{0, 0, 0, 0, 100, 100} {

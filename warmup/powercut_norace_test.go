@@ -13,7 +13,9 @@ import (
 )
 
 func TestAJobIsAsLastSavedAfterAPowerCut(t *testing.T) {
-	// Two jobs are begun with a list each and saved as they go on, and the power fails at any moment: each is as it was saved last, or as it was about to be, with its whole list, and no record is damaged.
+	// Two jobs are begun with a list each and saved as they go on, and the power fails at
+	// any moment. Each is as it was saved last, or as it was about to be, with its whole
+	// list. No record is damaged.
 	states := []State{Queued, Listing, Loading, Done}
 	paths := strings.Repeat("a/path/of/the/list\n", 500)
 	tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) {

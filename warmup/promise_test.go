@@ -17,8 +17,8 @@ import (
 )
 
 func TestListingAndLoadingOverlap(t *testing.T) {
-	// The last directory's listing does not end before something was loaded and counted. Until
-	// then there is no total, so that there is no percentage, and what was found grows.
+	// The listing of the last directory does not end before something was loaded and
+	// counted. Until then there is no total and no percentage, and what was found grows.
 	w := newWorld(t)
 	w.every = time.Millisecond
 	w.fill()
@@ -80,8 +80,7 @@ func TestLargeObjectsInParallel(t *testing.T) {
 	}
 }
 
-// endless is Names of one directory of so many names of about 500 bytes, made as they are
-// asked for.
+// endless is Names of one directory of so many names of about 500 bytes, made on demand.
 type endless struct {
 	fakeListing
 	names int
@@ -115,9 +114,9 @@ type allKept struct {
 func (k allKept) Has(id hearth.ID) bool { return id.Version != k.but || k.fakeKeeper.Has(id) }
 
 func TestNothingHoldsAList(t *testing.T) {
-	// 100,000 names of 500 bytes: while the first file is waited for, all are counted, and some
-	// thousand are in memory. Pins and the sum of what it takes are all that is kept of each:
-	// some bytes.
+	// There are 100,000 names of 500 bytes. While the first file is waited for, all are
+	// counted, and some thousand are in memory. Of each name, only pins and the sum of
+	// bytes are kept, which takes some bytes.
 	names := endless{fakeListing{}, 100_000}
 	keeper := allKept{&fakeKeeper{blocks: map[hearth.ID]*fakeHeld{}}, names.entry(0).Object.Version}
 	w := newWorld(t)
@@ -149,7 +148,7 @@ func TestNothingHoldsAList(t *testing.T) {
 	}
 }
 
-// fakeRing keeps records somewhere else than in files.
+// fakeRing keeps records elsewhere than in files.
 type fakeRing struct {
 	mu  sync.Mutex
 	all map[string]Record
@@ -171,8 +170,8 @@ func (f *fakeRing) Load() ([]Record, error) {
 }
 
 func TestAnotherProcessTakesAJobOver(t *testing.T) {
-	// A record is all that another engine needs to go on with a job, and what keeps records
-	// has two methods.
+	// A record is all that another engine needs to go on with a job. A store of records
+	// needs two methods.
 	if n := reflect.TypeFor[Records]().NumMethod(); n != 2 {
 		t.Errorf("%d methods", n)
 	}

@@ -6,9 +6,9 @@ import (
 )
 
 func TestRunsGoAroundWhatIsHeld(t *testing.T) {
-	// Of an object of an extent of 16 blocks and five more, of which the second and the last
-	// are held: each block that is missing is in one run, none is longer than asked for or
-	// crosses the extent's end.
+	// An object has an extent of 16 blocks and five more. The second and the last are
+	// held. Each missing block is in one run, and no run is too long or crosses the end
+	// of the extent.
 	held := func(i int64) int64 { return map[int64]int64{1: 1000, 20: 7}[i] }
 	const blocks, extent = 21, 16
 	for most, want := range map[int][][2]int64{

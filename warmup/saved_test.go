@@ -10,8 +10,8 @@ import (
 )
 
 func TestWhatWasAnsweredIsSaved(t *testing.T) {
-	// The process is killed right after a cancel and a retry were answered: both are in
-	// force when it is back. A job that was refused because the engine ends does not begin.
+	// The process is killed right after a cancel and a retry were answered: the next
+	// process knows both. A job that was refused because the engine ends does not begin.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -50,7 +50,7 @@ func TestWhatWasAnsweredIsSaved(t *testing.T) {
 	}
 }
 
-// noPins are pins that take none.
+// noPins are durable pins that refuse all.
 type noPins struct{}
 
 // Begin is Durable's.
@@ -60,8 +60,8 @@ func (noPins) Begin(*Record) error { return Refusal("there is no room for a pin"
 func (noPins) End(*Record) {}
 
 func TestARefusedPinsJobDoesNotBeginLater(t *testing.T) {
-	// A job whose pin is refused is gone. Where records are kept that nobody can drop it has
-	// ended there, and the next engine does not begin it.
+	// A job whose pin is refused is gone. If the store of records cannot drop a record,
+	// the job has ended there, and the next engine does not begin it.
 	for _, ring := range []bool{false, true} {
 		w := newWorld(t)
 		w.fill()
@@ -86,8 +86,8 @@ func TestARefusedPinsJobDoesNotBeginLater(t *testing.T) {
 }
 
 func TestACancelThatComesWhileTheEndIsSaved(t *testing.T) {
-	// A job is done, and nobody can see that yet: who cancels it waits until they can, and
-	// hears what it ended with.
+	// A job is done, and nobody can see that yet. A cancel waits until that can be seen,
+	// and returns how the job ended.
 	w := newWorld(t)
 	w.bucket.put("f", "e", 10)
 	answer := make(chan error, 1)
@@ -118,8 +118,8 @@ func TestACancelThatComesWhileTheEndIsSaved(t *testing.T) {
 }
 
 func TestACancelThatCannotBeSaved(t *testing.T) {
-	// The disk takes no record any more: the job ends, and who cancelled it hears that it
-	// goes on after a restart. Who does not wait for it is told that, too.
+	// The disk takes no record any more. The job ends, and the cancel says that it goes
+	// on after a restart. A cancel that does not wait for that says so, too.
 	w := newWorld(t)
 	w.fill()
 	w.open()

@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// soon waits for a job's end that must not wait for another job's.
+// soon waits for the end of a job that must not wait for another job.
 func (w *world) soon(id string) View {
 	w.t.Helper()
 	var v View
@@ -25,8 +25,9 @@ func (w *world) soon(id string) View {
 }
 
 func TestASlowRateHoldsNobodyUp(t *testing.T) {
-	// A job that waits for its rate, with as many large objects and small ones as are
-	// let through, leaves the places to another job, whose objects are large, too.
+	// A job that waits for its rate has all the large objects and all the small ones that
+	// the gate lets through. It leaves the places to another job, whose objects are
+	// large, too.
 	w := newWorld(t)
 	w.fill()
 	for _, key := range []string{"s/0", "s/1", "s/2", "s/3", "s/4", "s/5", "s/6", "s/7"} {
@@ -51,8 +52,8 @@ func TestASlowRateHoldsNobodyUp(t *testing.T) {
 }
 
 func TestReloadsGoTogether(t *testing.T) {
-	// A flush finds blocks of eight files gone that were taken: they are asked for again
-	// beside each other.
+	// A flush finds that blocks of eight files which were taken are gone. They are asked
+	// for again at once.
 	w := newWorld(t)
 	const files = 8
 	for i := range files {
@@ -84,7 +85,7 @@ func TestReloadsGoTogether(t *testing.T) {
 	w.holds()
 }
 
-// heavyNames are all present, and cost a millisecond each where that is asked for.
+// heavyNames are all present, and can cost a millisecond each.
 type heavyNames struct {
 	fakeListing
 	*fakeKeeper
@@ -104,8 +105,8 @@ func (heavyNames) Has(hearth.ID) bool {
 }
 
 func TestNamesGiveWayToReaders(t *testing.T) {
-	// A walk over what is all present, and a count of it, take as long as they take while
-	// nobody reads, and half of the time at most while somebody does.
+	// A walk over objects that are all present, and a count of them, take as long as they
+	// take while nobody reads. While somebody reads they take half of the time at most.
 	const names = 1200 // of several pages
 	h := heavyNames{fakeListing{}, &fakeKeeper{}}
 	for i := range names {

@@ -10,7 +10,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// behind is a source that has nothing of the blocks from one on until release is closed.
+// behind is a source that has no block from some index on until release is closed.
 type behind struct {
 	*fakeBucket
 	from    int64
@@ -28,7 +28,7 @@ func (b behind) GetMany(ctx context.Context, first hearth.Block, n int, each fun
 	b.fakeBucket.GetMany(ctx, first, n, each)
 }
 
-// reaches waits until so many bytes of a job are there, and checks that these never fall.
+// reaches waits until so many bytes of a job are there, and checks that they never fall.
 func (w *world) reaches(id string, bytes int64) {
 	w.t.Helper()
 	for most := int64(0); ; {
@@ -47,9 +47,9 @@ func (w *world) reaches(id string, bytes int64) {
 }
 
 func TestALargeObjectIsReplacedByASmallerOne(t *testing.T) {
-	// Two of three extents were counted, and shown, when the object is replaced by one that is
-	// smaller than they are, or larger, or is removed, with and without a kill in between. At
-	// the end the categories are what a listing has, and until then nothing falls.
+	// Two of three extents were counted and shown. Then the object is replaced by a
+	// smaller one or a larger one, or is removed, with and without a kill in between. At
+	// the end the categories are those of a listing, and until then nothing falls.
 	const counted, old = 2 * hearth.ExtentBlocks * hearth.BlockSize, 40 << 20
 	for _, size := range []int64{5 << 20, 0, 50 << 20, -1} {
 		for _, kill := range []bool{false, true} {

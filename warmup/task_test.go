@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestFewBecomeMoreWithWhatEnded: three run aside at first and the next part at once, by who
-// asks; one more runs aside with each 64 that ended, and never more than six.
+// TestFewBecomeMoreWithWhatEnded: at first three parts run aside, and the caller runs the
+// next itself. One more runs aside for each 64 that ended, and never more than six.
 func TestFewBecomeMoreWithWhatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		few := newFew(3, 6, func(err error) { t.Errorf("ended by %v", err) })
@@ -39,7 +39,7 @@ func TestFewBecomeMoreWithWhatEnded(t *testing.T) {
 	})
 }
 
-// TestFewEndWithThePanicOfOne also tells the first error.
+// TestFewEndWithThePanicOfOne: the first error ends the work, too.
 func TestFewEndWithThePanicOfOne(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	few := newFew(1, 1, cancel)

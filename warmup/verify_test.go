@@ -23,14 +23,14 @@ import (
 	"github.com/hearthfs/hearth/namespace"
 )
 
-// fakeChecker checks a fakeKeeper, of which what bad names is not what was written.
+// fakeChecker checks a fakeKeeper. The keys in bad are not as they were written.
 type fakeChecker struct {
 	w     *world
 	mu    sync.Mutex      // guards bad and told
 	bad   map[string]bool // keys; dropped once they were found
 	files []string        // damaged
 	reads atomic.Int64
-	told  func(key string, first int64) // of each Verify; nil: nobody asks
+	told  func(key string, first int64) // called by each Verify; nil means that nobody asks
 }
 
 // Verify is Checker's.
@@ -128,7 +128,7 @@ func (w *world) found(id string) (all []string) {
 	}
 }
 
-// adds up: whole, missing, corrupt and changed are what the bucket has.
+// addsUp checks that whole, missing, corrupt and changed add up to what the bucket has.
 func (w *world) addsUp(v View) {
 	w.t.Helper()
 	c := v.Checked
@@ -142,9 +142,9 @@ func (w *world) addsUp(v View) {
 }
 
 func TestACheckNamesWhatIsNotWhole(t *testing.T) {
-	// After a warm-up a check finds all whole, and lists each directory anew. Then blocks
-	// rot and go, objects are overwritten, deleted and added: each is named for what it is,
-	// nothing is loaded, and the next warm-up mends it.
+	// After a warm-up a check finds everything whole, and lists each directory anew. Then
+	// blocks rot and go, and objects are overwritten, deleted and added. Each is named
+	// for what it is, nothing is loaded, and the next warm-up mends it.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -196,7 +196,7 @@ func TestACheckNamesWhatIsNotWhole(t *testing.T) {
 }
 
 func TestAFileIsCheckedByAFreshName(t *testing.T) {
-	// Targets that are files: whole, overwritten, and deleted at the origin.
+	// The targets are files: whole, overwritten, and deleted at the origin.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -213,8 +213,8 @@ func TestAFileIsCheckedByAFreshName(t *testing.T) {
 }
 
 func TestAListThatIsChecked(t *testing.T) {
-	// A list with a path twice and one that is not there, and more rotten files in a row
-	// than a broken origin is given: all are named.
+	// A list has a path twice and one that does not exist. More files in a row are rotten
+	// than a job allows a broken origin. All are named.
 	w := newWorld(t)
 	for i := range 100 {
 		w.bucket.put(fmt.Sprintf("f%03d", i), "e", 100)
@@ -234,7 +234,7 @@ func TestAListThatIsChecked(t *testing.T) {
 }
 
 func TestAnOriginThatCannotBeAskedEndsACheck(t *testing.T) {
-	// Names that are only known from before prove nothing.
+	// Names that are known only from before prove nothing.
 	w := newWorld(t)
 	w.fill()
 	w.open()
@@ -248,8 +248,8 @@ func TestAnOriginThatCannotBeAskedEndsACheck(t *testing.T) {
 }
 
 func TestAKilledCheckGoesOn(t *testing.T) {
-	// Processes are killed at any moment of a check: it goes on under its id, the sums hold,
-	// and each path is named once.
+	// Processes are killed at any moment of a check. It goes on under its id, the sums
+	// hold, and each path is named once.
 	random := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	for range 3 { // each seed has its own moments
 		w := newWorld(t)
@@ -323,7 +323,8 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 		v := w.over(r.ID)
 		w.addsUp(v)
 		found := w.found(r.ID)
-		// What vanished is told of once, but what was heard in the moment of a kill.
+		// A vanished name is reported once, except what was heard in the moment of a
+		// kill.
 		gone := 0
 		found = slices.DeleteFunc(found, func(s string) bool {
 			if strings.HasPrefix(s, "vanished /e/g") {
@@ -335,7 +336,8 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 		if gone == 0 && !lost || gone > 30 || v.Checked.Vanished.Files != int64(gone) {
 			t.Errorf("%d kills, %d of 30 vanished: %+v", kills, gone, v.Checked)
 		}
-		// What a killed process dropped before it was counted is missing to the next one.
+		// What a killed process dropped before it was counted is missing for the next
+		// one.
 		all := slices.DeleteFunc(slices.Clone(found), func(s string) bool { return strings.HasPrefix(s, "corrupt") })
 		for _, s := range want {
 			if !slices.Contains(all, s) {
@@ -349,7 +351,7 @@ func TestAKilledCheckGoesOn(t *testing.T) {
 }
 
 func TestTheRateOfACheck(t *testing.T) {
-	// A check reads no more than its rate from the device, also in one read of more than
+	// A check reads no more than its rate from the device, even in one read of more than
 	// the rate lets through at once.
 	synctest.Test(t, func(t *testing.T) {
 		j := &job{loader: newLoader(&Options{}, hearth.BlockSize)}

@@ -21,7 +21,7 @@ func (n ends) ReadSince(context.Context, uint64, int64, string, func(Entry) bool
 	return n.list()
 }
 
-// slow is a bug's text, which comes once everybody else has gone on as far as they can. Of
+// slow is the text of a bug. It comes once all others have gone on as far as they can; of
 // two at a time one comes at once.
 type slow struct{ waiting *atomic.Bool }
 
@@ -44,9 +44,9 @@ func (looks) Refresh(context.Context, uint64, int64) error { return nil }
 func (looks) Changes(func(uint64, string, func() (Entry, error))) (cancel func()) { return func() {} }
 
 func TestAWalkThatFailsIsNoEnd(t *testing.T) {
-	// The walk of a job that was counted ends with an error, or with a panic whose text takes
-	// long. Nobody takes what came before for all there is, whatever they do meanwhile: neither
-	// a check, which has one walk, nor a job that loads.
+	// The walk of a job that was counted ends with an error, or with a panic whose text
+	// takes long. Nobody takes what came before for everything, whatever happens
+	// meanwhile: neither a check, which has one walk, nor a job that loads.
 	waiting := new(atomic.Bool)
 	for name, list := range map[string]func() error{
 		"an error": func() error { return errors.New("a bug") },

@@ -14,8 +14,8 @@ import (
 )
 
 func TestADirectoryThatCannotBeListed(t *testing.T) {
-	// One directory's listing fails for good: it is counted as failed and named, and all else
-	// is loaded. Where only names were asked for, it is the same.
+	// The listing of one directory fails for good. It is counted as failed and named, and
+	// all else is loaded. A job for names alone does the same.
 	w := newWorld(t)
 	w.fill()
 	w.bucket.unlist = func(prefix string) error {
@@ -42,7 +42,8 @@ func TestADirectoryThatCannotBeListed(t *testing.T) {
 }
 
 func TestNothingCanBeListed(t *testing.T) {
-	// A target that cannot be listed at all fails its job, and so do 64 directories in a row.
+	// A target that cannot be listed at all fails its job, and so do 64 directories in a
+	// row.
 	w := newWorld(t)
 	for i := range 70 {
 		w.bucket.put(fmt.Sprintf("d%02d/f", i), "e", 10)
@@ -65,7 +66,7 @@ func TestNothingCanBeListed(t *testing.T) {
 	}
 }
 
-// fakeListing is Names of one tree, whose directories hold sort names: those of directories
+// fakeListing is Names of one tree. It has the names in each directory; those of directories
 // end in "/".
 type fakeListing map[uint64][]string
 
@@ -104,9 +105,10 @@ func (l fakeListing) Hidden(uint64) (int64, error) { return 0, nil }
 func (l fakeListing) Now() int64 { return 0 }
 
 func TestAWalkGoesOnWhereNamesChangedTheirKind(t *testing.T) {
-	// A walk goes on behind a file that is a directory by now, and behind one in a directory
-	// that is a file by now, or nothing. Names that sort between the two are neither skipped
-	// nor passed on twice, and of a file that was counted in part it is said that it vanished.
+	// A walk goes on behind a file that has become a directory. It also goes on behind a
+	// file whose directory has become a file or has vanished. Names that sort between the
+	// two are neither skipped nor passed on twice. A file that was counted in part is
+	// reported as vanished.
 	part := &Part{Blocks: 3}
 	for _, c := range []struct {
 		now  fakeListing
@@ -145,8 +147,8 @@ func TestAWalkGoesOnWhereNamesChangedTheirKind(t *testing.T) {
 	}
 }
 
-// renamed is Names whose directories have other ids after each one that was read, as where
-// the names are collected anew: those of before are not known any more.
+// renamed is Names whose directories get new ids after each read, as if the names were
+// collected anew. The ids of before are not known any more.
 type renamed struct {
 	fakeListing
 	ids map[uint64]string // all that there were
@@ -186,8 +188,8 @@ func (l *renamed) ReadSince(_ context.Context, dir uint64, _ int64, after string
 }
 
 func TestAWalkFindsDirectoriesAgainWhoseNamesWereCollectedAnew(t *testing.T) {
-	// Each listing makes the ids of all directories before it strangers. A walk passes on each
-	// file once all the same, and no directory is left out.
+	// Each listing makes the ids of all directories before it unknown. A walk passes on
+	// each file once all the same, and no directory is left out.
 	got := map[string]int{}
 	l := &renamed{ids: map[uint64]string{}, now: map[string]uint64{}}
 	w := walk{Options: &Options{Names: l, Explain: error.Error}, breathe: func(context.Context, time.Duration) {}}
