@@ -15,7 +15,7 @@ import (
 )
 
 func TestDonatedBytesGoBySteps(t *testing.T) {
-	// Below 64 GiB by 64 MiB, from there on by 1 GiB, always down.
+	// Steps are 64 MiB below 64 GiB and 1 GiB from there on, always rounded down.
 	for _, c := range []struct{ in, want int64 }{
 		{-1, 0}, {0, 0}, {64<<20 - 1, 0}, {64 << 20, 64 << 20}, {1<<30 + 1, 1 << 30}, {64<<30 - 1, 64<<30 - 64<<20},
 		{64 << 30, 64 << 30}, {65<<30 - 1, 64 << 30}, {5<<40 + 12345, 5 << 40},
@@ -27,8 +27,8 @@ func TestDonatedBytesGoBySteps(t *testing.T) {
 }
 
 func TestMetadataComeBack(t *testing.T) {
-	// What any allowed configuration says of its node is read as it was, and fits; what a
-	// later version appends is skipped.
+	// What any allowed configuration says of its node is read as it was written, and
+	// fits. What a later version appends is skipped.
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(what string) string {
 			return rapid.StringMatching(`[a-zäöü0-9. -]{0,80}`).Draw(t, what)
@@ -75,7 +75,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{255}, maxMeta))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// Any bytes are refused, or mean something that is written as the same.
+		// Any bytes are refused, or mean something that is written as the same bytes.
 		m, err := decodeMeta(b)
 		if err != nil {
 			return
@@ -88,7 +88,7 @@ func FuzzMetadata(f *testing.F) {
 }
 
 func TestNewerMetadataAreNamed(t *testing.T) {
-	// Who meets a later format reads that, not of damage.
+	// A node that meets a later format reports that, not damage.
 	b := testMeta().encode()
 	b[0] = 9
 	if _, err := decodeMeta(b); err == nil || !strings.Contains(err.Error(), "format 9") {
@@ -97,12 +97,12 @@ func TestNewerMetadataAreNamed(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	// Each mistake has an error that names it and its cure; all are told at once.
+	// Each mistake has an error that names it and its cure. All are reported at once.
 	long := strings.Repeat("x", 200)
 	for _, c := range []struct {
 		name   string
 		spoil  func(*Config)
-		expect string // "": it is right
+		expect string // "" means that it is right
 	}{
 		{"right", func(*Config) {}, ""},
 		{"host name", func(c *Config) { c.Name = "" }, ""},
@@ -146,8 +146,8 @@ func TestCheck(t *testing.T) {
 }
 
 func TestResolveListen(t *testing.T) {
-	// An address, an interface or a network is one address of this machine, or an error
-	// that lists what there is.
+	// An address, an interface or a network becomes one address of this machine. If that
+	// fails, the error lists what there is.
 	a := netip.MustParseAddr
 	there := []nic{{"lo", a("127.0.0.1")}, {"lo", a("::1")}, {"eth0", a("fe80::1")}, {"eth0", a("fd00::5")},
 		{"eth0", a("10.1.2.3")}, {"eth0", a("10.1.2.4")}, {"ib0", a("192.168.7.1")}, {"wg0", a("fe80::2")}}
@@ -196,8 +196,8 @@ func testSnapshot(n int) *Snapshot {
 }
 
 func TestTheLastKnownMembersComeBack(t *testing.T) {
-	// What is written is read again, with ages, and bounded; a cut anywhere is damage; of
-	// another cluster or format it is nobody's.
+	// What is written is read again, with ages, and bounded. A file that is cut anywhere
+	// is damaged. A file of another cluster or format is ignored.
 	dir := t.TempDir()
 	self := testMember(0).ID
 	k := knownOf(testSnapshot(8), self, "test")
@@ -223,7 +223,7 @@ func TestTheLastKnownMembersComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range len(text) - 2 { // less a brace and a line's end it is whole JSON
+	for i := range len(text) - 2 { // without a brace and a line's end it is whole JSON
 		if _, err := parseKnown(text[:i], "test", time.Now()); err == nil {
 			t.Fatalf("%d of %d bytes were taken for all", i, len(text))
 		}
@@ -256,7 +256,7 @@ func FuzzKnown(f *testing.F) {
 	f.Add([]byte(`{"format":1,"cluster":"test","members":[{"id":"","name":"","address":":0","absent_s":-1}]}`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		// Any bytes are refused, or members that have an address and a sane age.
+		// Any bytes are refused, or are members that have an address and a sane age.
 		now := time.Now()
 		got, err := parseKnown(text, "test", now)
 		if err != nil && got != nil {
@@ -281,7 +281,7 @@ func TestTimingIsFilled(t *testing.T) {
 }
 
 func BenchmarkMetadata(b *testing.B) {
-	// What each message that a node lives costs to read.
+	// This is the cost of reading a message that a node lives.
 	text := testMeta().encode()
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// spoken is all that waits for a logger.
+// spoken are the lines that wait for a logger.
 func spoken(j *journal) string {
 	var b strings.Builder
 	for len(j.lines) > 0 {
@@ -18,7 +18,8 @@ func spoken(j *journal) string {
 }
 
 func TestOfMemberlistsLinesFewAreSaid(t *testing.T) {
-	// What a user can act on is said, once, as what it means; the rest only at debug.
+	// What a user can act on is logged once, in plain words. The rest is logged at debug
+	// only.
 	id := testMember(1).ID
 	for _, c := range []struct{ line, says string }{
 		{"[WARN] memberlist: Was able to connect to " + id.String() + " over TCP but UDP probes failed, network may be misconfigured", "let UDP through"},
@@ -57,8 +58,8 @@ func TestOfMemberlistsLinesFewAreSaid(t *testing.T) {
 }
 
 func TestASlowLoggerHoldsNobodyUp(t *testing.T) {
-	// Nothing is taken from the journal: its callers go on, and what is lost is counted.
-	// What it remembers as said is bounded.
+	// Nothing is taken from the journal. Its callers go on, and what is lost is counted.
+	// What it remembers as logged is bounded.
 	j := newJournal(slog.Default())
 	for i := range 1000 {
 		j.once(testMember(i).Name, levelWarn, "line")

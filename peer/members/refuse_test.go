@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// refusedStart expects that a node is not let in, and says why.
+// refusedStart expects that a node is not let in, and returns the reason.
 func refusedStart(t *testing.T, c Config, words ...string) {
 	t.Helper()
 	m, err := Start(t.Context(), c)
@@ -31,7 +31,7 @@ func refusedStart(t *testing.T, c Config, words ...string) {
 }
 
 func TestAnotherKey(t *testing.T) {
-	// Two nodes with different keys, or one of them with none: the new one does not start,
+	// Two nodes have different keys, or one of them has none. The new one does not start,
 	// and both say why.
 	one, other := bytes.Repeat([]byte{1}, KeySize), bytes.Repeat([]byte{2}, KeySize)
 	for _, c := range []struct {
@@ -55,7 +55,8 @@ func TestAnotherKey(t *testing.T) {
 }
 
 func TestAnotherCluster(t *testing.T) {
-	// A node of another cluster has a seed of this one: both say which is which.
+	// A node of another cluster has a seed of this one. Both say which cluster each is
+	// of.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -70,8 +71,8 @@ func TestAnotherCluster(t *testing.T) {
 }
 
 func TestAnotherProtocol(t *testing.T) {
-	// A node that speaks too new a protocol is refused; one that still understands the old
-	// one is not.
+	// A node that speaks too new a protocol is refused. One that still understands the
+	// old protocol is not.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -85,8 +86,8 @@ func TestAnotherProtocol(t *testing.T) {
 }
 
 func TestACopiedCacheDirectory(t *testing.T) {
-	// A second node runs with the id of one that is in the ring: it does not start, others
-	// say who has the id, and the first stays.
+	// A second node runs with the id of one that is in the ring. It does not start,
+	// others say who has the id, and the first stays.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -104,8 +105,8 @@ func TestACopiedCacheDirectory(t *testing.T) {
 }
 
 func TestANameTwice(t *testing.T) {
-	// A second node has the name of one that is in the ring: it does not start, whether its
-	// seed is that one or another.
+	// A second node has the name of one that is in the ring. It does not start, whether
+	// its seed is that one or another.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -125,7 +126,7 @@ func TestANameTwice(t *testing.T) {
 	}
 }
 
-// apart waits until a node says, or says no more, what keeps it from others.
+// apart waits until a node says, or no longer says, what keeps it from others.
 func apart(t *testing.T, m *Members, what string, f func(Apart) bool) {
 	t.Helper()
 	if !hearthtest.Eventually(t.Context(), patience, func() bool { return f(m.Stats().Apart) }) {
@@ -134,8 +135,8 @@ func apart(t *testing.T, m *Members, what string, f func(Apart) bool) {
 }
 
 func TestARefusalAfterTheStartIsTold(t *testing.T) {
-	// A seed answers only once the start has gone on without it, and has another key: the node runs on, and tells why it is alone until the
-	// seed has the same key.
+	// A seed answers only once the start has gone on without it, and has another key. The
+	// node runs on, and tells why it is alone until the seed has the same key.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	port := hearthtest.Port(t)
@@ -165,7 +166,8 @@ func TestARefusalAfterTheStartIsTold(t *testing.T) {
 }
 
 func TestARivalAfterTheStartIsTold(t *testing.T) {
-	// Two nodes got one name while the network between them was cut: once it heals both run on and tell it, until one ends.
+	// Two nodes got one name while the network between them was cut. Once it heals both
+	// run on and report it, until one ends.
 	t.Parallel()
 	var healed atomic.Bool
 	ca, _ := config(t, "x")

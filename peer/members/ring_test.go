@@ -24,17 +24,17 @@ import (
 // patience is how long a test waits for a fact on a busy machine.
 const patience = 30 * time.Second
 
-// calm is a ring in which news are quick, and nobody is taken for dead, however long the machine lets
-// a node wait: the tests of what does not die.
+// calm is the timing of a ring in which news is quick, and nobody is taken for dead,
+// however long the machine lets a node wait. It is for the tests in which no node dies.
 func calm() Timing {
 	t := quick()
 	t.Probe, t.Dial = time.Hour, patience
-	t.ProbeTimeout = closeWithin / 2 // of each challenge to a rival; Close waits for one that is under way
+	t.ProbeTimeout = closeWithin / 2 // of each challenge to a rival; Close waits for one in flight
 	return t
 }
 
-// quick is a ring's life in tenths of a second, for tests of a death: on a busy machine nodes that live
-// are missed, too, for a while.
+// quick is the timing of a ring in tenths of a second, for tests of a death. On a busy
+// machine, live nodes are missed, too, for a while.
 func quick() Timing {
 	return Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: time.Second, Suspicion: 3, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
@@ -77,7 +77,7 @@ func (s *said) await(t *testing.T, words ...string) {
 	}
 }
 
-// idOf is the id that a node of a test has.
+// idOf is the id of a test's node.
 func idOf(t *testing.T, node string) ID {
 	sum := sha256.Sum256([]byte(t.Name() + "\n" + node))
 	return ID(sum[:len(ID{})])
@@ -111,7 +111,7 @@ func stop(t *testing.T, m *Members) {
 	}
 }
 
-// until waits for a snapshot of which f is true.
+// until waits for a snapshot for which f is true.
 func until(t *testing.T, m *Members, what string, f func(*Snapshot) bool) *Snapshot {
 	t.Helper()
 	late := time.After(patience)
@@ -133,8 +133,8 @@ func members(n int) func(*Snapshot) bool {
 }
 
 func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
-	// Two join by a node, which has told both what it is, and becomes active before it knows
-	// of them: they hear of it without comparing all with it once more.
+	// Two nodes join by a third, which has told both what it is, and becomes active
+	// before it knows them. They hear of that without comparing all states once more.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing.PushPull, ca.Timing.Rejoin, ca.Timing.Gossip = time.Hour, time.Hour, 100*time.Millisecond
@@ -166,8 +166,9 @@ func TestWhatANodeAnnouncesAloneIsHeard(t *testing.T) {
 }
 
 func TestWhatANodeAnnouncesAloneSilencesNobody(t *testing.T) {
-	// A node that announced itself alone lets two in before anything is passed on, and would announce itself once
-	// more just then: each of the two hears of the other, though they never compare all again.
+	// A node that announced itself alone lets two in before anything is passed on, and
+	// would announce itself once more just then. Each of the two hears of the other,
+	// though they never compare all states again.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing.PushPull, ca.Timing.Rejoin, ca.Timing.Gossip = time.Hour, time.Hour, time.Hour
@@ -192,8 +193,8 @@ func TestWhatANodeAnnouncesAloneSilencesNobody(t *testing.T) {
 }
 
 func TestAnAnnouncementThatMayBeLostIsNoFailure(t *testing.T) {
-	// A node's new state does not go out, for the network takes no packet of its: it says so and goes on,
-	// and the others hear once packets go.
+	// A node's new state does not go out, because the network takes none of its packets.
+	// It says so and goes on, and the others hear once packets go.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing.PushPull, ca.Timing.Rejoin = time.Hour, time.Hour
@@ -225,8 +226,8 @@ func TestAnAnnouncementThatMayBeLostIsNoFailure(t *testing.T) {
 }
 
 func TestNodesFindEachOther(t *testing.T) {
-	// The second knows the first, the third the second: each sees all three, as they said
-	// of themselves, and hears when one of them becomes active.
+	// The second knows the first, the third the second. Each sees all three, with what
+	// they said of themselves, and hears when one of them becomes active.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	a := start(t, ca)
@@ -255,12 +256,12 @@ func TestNodesFindEachOther(t *testing.T) {
 }
 
 func TestTheFirstSnapshotHasWhoIsHere(t *testing.T) {
-	// Who joins knows all whom the one that let it in knew and suspected of nothing once Start
-	// returns, however rarely there is another snapshot. It joins ten times: a snapshot while it
-	// learns is seldom.
+	// Once Start returns, a joiner knows all members that the node which let it in knew
+	// and did not suspect. That holds however rarely there is another snapshot. It joins
+	// ten times, since a snapshot while it learns is rare.
 	t.Parallel()
 	first, _ := config(t, "first")
-	first.Timing.Gossip = 100 * time.Millisecond // a joiner asks for all, and waits for no gossip
+	first.Timing.Gossip = 100 * time.Millisecond // a joiner asks for all states, and waits for no gossip
 	all := []*Members{start(t, first)}
 	for i := range 15 {
 		c, _ := config(t, fmt.Sprint("node ", i), all[0])
@@ -282,7 +283,8 @@ func TestTheFirstSnapshotHasWhoIsHere(t *testing.T) {
 }
 
 func TestWhoLeavesIsNotMissing(t *testing.T) {
-	// A node says that it goes: nobody takes it for dead, or looks for it. It may come back.
+	// A node says that it goes. Nobody takes it for dead, or looks for it. It may come
+	// back.
 	t.Parallel()
 	ca, log := config(t, "a")
 	a := start(t, ca)
@@ -313,7 +315,8 @@ func TestWhoLeavesIsNotMissing(t *testing.T) {
 }
 
 func TestASilentDeath(t *testing.T) {
-	// A node dies without a word: the other suspects it, then misses it, and says since when.
+	// A node dies without a word. The other suspects it, then misses it, and says since
+	// when.
 	t.Parallel()
 	ca, log := config(t, "a")
 	ca.Timing = quick()
@@ -333,12 +336,13 @@ func TestASilentDeath(t *testing.T) {
 }
 
 func TestARestartAtAnotherAddress(t *testing.T) {
-	// A node is killed and comes back at once with another address, when the others still
-	// believe in the first one: it is no copy, and is let in once they have noticed.
+	// A node is killed and comes back at once with another address, while the others
+	// still believe in the first one. It is no copy, and is let in once they have
+	// noticed.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing = quick()
-	ca.Timing.Forget = time.Hour // the address of the dead is still known
+	ca.Timing.Forget = time.Hour // the address of the dead node is still known
 	a := start(t, ca)
 	cb, _ := config(t, "b", a)
 	cb.Timing = quick()
@@ -355,8 +359,8 @@ func TestARestartAtAnotherAddress(t *testing.T) {
 }
 
 func TestAnEmptiedCacheDirectory(t *testing.T) {
-	// A node is killed and comes back with the same name and another id: it is let in once
-	// the others have noticed that the first is silent.
+	// A node is killed and comes back with the same name and another id. It is let in
+	// once the others have noticed that the first is silent.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing = quick()
@@ -376,8 +380,8 @@ func TestAnEmptiedCacheDirectory(t *testing.T) {
 
 func TestTwoHalvesFindEachOther(t *testing.T) {
 	// A network is cut for longer than memberlist remembers the dead, and the name of the
-	// seeds is gone for good; when the network heals, all are one ring again, since each
-	// remembers the others, and nobody helped.
+	// seeds is gone for good. When the network heals, all are one ring again without
+	// help, since each remembers the others.
 	t.Parallel()
 	var cut, nameless atomic.Bool
 	resolve := func(context.Context, string) ([]netip.Addr, error) {
@@ -423,8 +427,8 @@ func TestTwoHalvesFindEachOther(t *testing.T) {
 }
 
 func TestAfterARestartOfAllNobodyNeedsSeeds(t *testing.T) {
-	// All nodes stop and start again without a seed: they find each other by what is on
-	// their disks. One directory's file is damaged, which is said, and hurts nobody.
+	// All nodes stop and start again without a seed. They find each other by the files on
+	// their disks. One of these files is damaged, which is reported, and hurts nobody.
 	t.Parallel()
 	var cfg []Config
 	var logs []*said
@@ -459,8 +463,8 @@ func TestAfterARestartOfAllNobodyNeedsSeeds(t *testing.T) {
 }
 
 func TestSeedsAreResolvedAgain(t *testing.T) {
-	// A name has a dead address first, then also that of a node that runs: the new node goes
-	// on alone, says so, and joins when the name knows better.
+	// A name has a dead address at first, and later also that of a running node. The new
+	// node goes on alone, says so, and joins once the name resolves to that.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	port := hearthtest.Port(t)
@@ -489,7 +493,8 @@ func TestSeedsAreResolvedAgain(t *testing.T) {
 }
 
 func TestWhoFindsOnlyItselfLooksAgainSoon(t *testing.T) {
-	// A name of all nodes has only this one's address when it starts, as where many start at once: it looks again at the pace of a node that is alone.
+	// A name of all nodes has only this one's address when it starts, as when many start
+	// at once. It looks again at the pace of a node that is alone.
 	t.Parallel()
 	ca, _ := config(t, "a")
 	port := hearthtest.Port(t)
@@ -521,7 +526,8 @@ func TestWhoFindsOnlyItselfLooksAgainSoon(t *testing.T) {
 }
 
 func TestATakenPort(t *testing.T) {
-	// Another program has the port: the error says which, and nothing is left behind.
+	// Another program has the port. The error says which port, and nothing is left
+	// behind.
 	t.Parallel()
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -536,8 +542,9 @@ func TestATakenPort(t *testing.T) {
 }
 
 func TestAfterAnyChurnAllAgree(t *testing.T) {
-	// Five nodes start, die, leave and come back at other addresses in random order, without
-	// a pause: in the end those that run see each other, where they are, and nobody else.
+	// Five nodes start, die, leave and come back at other addresses in random order,
+	// without a pause. In the end those that run see each other, at their addresses, and
+	// no other node.
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	var cfg [5]Config
@@ -557,11 +564,11 @@ func TestAfterAnyChurnAllAgree(t *testing.T) {
 			continue
 		}
 		if len(up) == 1 {
-			continue // who comes next would find nobody
+			continue // the next one would find nobody
 		}
 		if rng.IntN(2) == 0 {
 			if err := up[i].Leave(t.Context()); err != nil {
-				t.Log(err) // news were slow; the others find it silent
+				t.Log(err) // news was slow; the others find it silent
 			}
 		}
 		stop(t, up[i])
@@ -580,8 +587,8 @@ func TestAfterAnyChurnAllAgree(t *testing.T) {
 }
 
 func TestCloseEndsWhatWaits(t *testing.T) {
-	// A seed takes the connection and never answers: the node starts alone, and Close does
-	// not wait for the seed.
+	// A seed takes the connection and never answers. The node starts alone, and Close
+	// does not wait for the seed.
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -607,7 +614,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 }
 
 func TestOneAnswerIsEnoughToStart(t *testing.T) {
-	// Of two seeds one never answers: who starts does not wait for it.
+	// Of two seeds one never answers. A starting node does not wait for it.
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -628,8 +635,8 @@ func TestOneAnswerIsEnoughToStart(t *testing.T) {
 }
 
 func TestRoundsKeepTheirPace(t *testing.T) {
-	// A node that is alone asks after one second, two, four, and then, for days, each 30 s
-	// as the others do; one that is not let in yet asks each two seconds.
+	// A node that is alone asks after one second, two, four, and then, for days, each 30
+	// s as the others do. One that is not let in yet asks each two seconds.
 	p := pace{Timing: Timing{}.filled()}
 	for i := range 10000 {
 		want := 30 * time.Second
@@ -652,7 +659,8 @@ func TestRoundsKeepTheirPace(t *testing.T) {
 }
 
 func TestStrangersTakeNoMoreThanTheirRoom(t *testing.T) {
-	// Eight connections more than there is room for, which say nothing: so many are closed at once.
+	// Eight connections more than there is room for say nothing. As many are closed at
+	// once.
 	t.Parallel()
 	c, _ := config(t, "a")
 	c.Timing.Dial = time.Hour

@@ -15,7 +15,8 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// connect opens a connection from an address of loopback, and sends what the caller says.
+// connect opens a connection from an address of loopback, and sends what the caller
+// gives.
 func connect(t *testing.T, from string, to netip.AddrPort, sent []byte) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
@@ -61,8 +62,10 @@ func sealedState(n int) []byte {
 }
 
 func TestWhoHasNoKeyKeepsNoNodeOut(t *testing.T) {
-	// All places at the gossip port are taken by connections that never end by themselves, from one address, from the joiner's own, or from
-	// more addresses than there are places, and more come: a node joins at its start, and for each that came after the last place was taken one was cut.
+	// All places at the gossip port are taken by connections that never end by
+	// themselves. They come from one address, from the joiner's own, or from more
+	// addresses than there are places, and more come. A node still joins at its start.
+	// For each connection after the last place was taken, one was cut.
 	key := bytes.Repeat([]byte{7}, KeySize)
 	const more = 24
 	for _, c := range []struct {
@@ -121,8 +124,10 @@ func (t *transport) pair(test *testing.T, from string) (theirs, ours net.Conn) {
 }
 
 func TestTheOldestOfAnAddressGoes(t *testing.T) {
-	// One address has all places: for a newcomer of another its oldest goes, then the next, in order; for one of its own, too. A member's
-	// connection goes for none of these, and what this node has answered holds no place.
+	// One address has all places. For a newcomer from another address its oldest
+	// connection goes, then the next, in order. The same holds for a newcomer of its own.
+	// A member's connection goes for none of these, and an answered connection holds no
+	// place.
 	tr := ends(t, "127.9.0.9")
 	member, _ := tr.pair(t, "127.9.0.9")
 	var flood []net.Conn
@@ -156,8 +161,9 @@ func TestTheOldestOfAnAddressGoes(t *testing.T) {
 }
 
 func TestStatesOfStrangersTakeBoundedMemory(t *testing.T) {
-	// More connections than may send much each send more than the small state that all may: the oldest of the address that sends most goes,
-	// and no connection of another address, nor one that sent little.
+	// More connections than may send much each send more than the small state that all
+	// may. The oldest of the address that sends most goes. No connection of another
+	// address goes, nor one that sent little.
 	tr := ends(t)
 	send := func(from string, n int) (theirs, ours net.Conn) {
 		theirs, ours = tr.pair(t, from)
@@ -191,7 +197,8 @@ func TestStatesOfStrangersTakeBoundedMemory(t *testing.T) {
 }
 
 func TestPlacesComeBack(t *testing.T) {
-	// Strangers who came and went, by whatever way, hold no places: twice as many as there are come one after the other and none is cut.
+	// Strangers that came and went, in whatever way, hold no places: twice as many as
+	// there are places come one after the other, and none is cut.
 	c, _ := config(t, "a")
 	c.Key = bytes.Repeat([]byte{7}, KeySize)
 	a := start(t, c)

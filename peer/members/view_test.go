@@ -13,8 +13,8 @@ func testMember(i int) Member {
 }
 
 func TestManyEventsAreFewSnapshots(t *testing.T) {
-	// A thousand nodes come within a second, one each millisecond: the first makes a
-	// snapshot at once, the others one each 250 ms; then there is none.
+	// A thousand nodes come within a second, one each millisecond. The first makes a
+	// snapshot at once, the others make one each 250 ms. Then there is none.
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(ID{9}, time.Hour)
 		tab.replace(nil)
@@ -89,7 +89,7 @@ func TestTheMissingAreBounded(t *testing.T) {
 }
 
 func TestTheTableOfMembers(t *testing.T) {
-	// What each event leaves behind.
+	// This is what each event leaves behind.
 	tab := newTable(ID{9}, time.Hour)
 	a, b := testMember(1), testMember(2)
 	tab.came(a)
@@ -152,8 +152,8 @@ func BenchmarkCame(b *testing.B) {
 }
 
 func TestWhereMembersAre(t *testing.T) {
-	// A snapshot knows the addresses of gossip and of reads of those who are there and of those who are missing, also by IPv6's spelling of
-	// IPv4; nobody else's.
+	// A snapshot knows the addresses of gossip and of reads of live and missing members,
+	// also in IPv6's spelling of IPv4. It knows no others.
 	at := netip.MustParseAddrPort
 	s := &Snapshot{Members: []Member{{Address: at("10.0.0.1:1"), Data: at("10.0.1.1:2")}}, Missing: []Member{{Address: at("[fd00::1]:1"), Data: at("[fd00::1]:2")}}}
 	for a, want := range map[string]bool{"10.0.0.1": true, "::ffff:10.0.0.1": true, "10.0.1.1": true, "fd00::1": true, "fd00::2": false, "10.0.0.2": false} {

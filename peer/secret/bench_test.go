@@ -6,7 +6,8 @@ import (
 )
 
 func BenchmarkHandshake(b *testing.B) {
-	// Both sides' work, with a new connection over loopback; "connect" is that alone.
+	// This is the work of both sides, with a new connection over loopback. "connect" is
+	// that alone.
 	encA, encB := nodes(b, Options{})
 	plainA, plainB := nodes(b, Options{Plain: true})
 	for _, x := range []struct {
@@ -44,7 +45,7 @@ func benchmarkHandshake(b *testing.B, client, server *Identity) {
 }
 
 func BenchmarkCluster(b *testing.B) {
-	// What a start costs, and what a guess at a key costs at most.
+	// This is the cost of a start, and at most that of a guess at the key.
 	for _, x := range []struct{ name, text string }{{"key", keyHex}, {"phrase", phrase}} {
 		k, err := Parse(x.text)
 		if err != nil {

@@ -34,9 +34,9 @@ func identity(t testing.TB, c *Cluster, id string, o Options) *Identity {
 }
 
 func TestDerivationStays(t *testing.T) {
-	// A version that derives anything else from a key does not find the nodes of others.
-	// The figures were made with Python's hashlib and hmac, and OpenSSL; the authority's
-	// certificate was not.
+	// A version that derives anything else from a key does not find the nodes of other
+	// versions. The figures were made with Python's hashlib and hmac, and OpenSSL; the
+	// authority's certificate was not.
 	for _, x := range []struct{ key, name, fingerprint, gossip, plain, authority string }{
 		{keyHex, "test", "hkv4-tyof-avwu-kug5", "00d92fa096e7a6d73b955ec35749e7dc545b52c572102dcc22b20aad5e7ddc3d",
 			"6e50c0391a2fd176509fe7aedf55ffd8cceff8d20c5d0a20748a5537ce78772b", "2d8f13e56fd9170fb77b59cc8978350a4d911ab336c003db5a52b2eacb3b3691"},
@@ -61,7 +61,7 @@ func TestDerivationStays(t *testing.T) {
 }
 
 func TestOtherKeyOrNameIsOtherCluster(t *testing.T) {
-	// Nothing that is derived is the same for two keys or two names, or for two uses.
+	// No derived value is the same for two keys, two names or two uses.
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Za-z0-9._-]{1,64}`)
 		key := rapid.SliceOfN(rapid.Byte(), 32, 64)
@@ -87,7 +87,8 @@ func TestOtherKeyOrNameIsOtherCluster(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	// A name that could not be told from another, or does not fit, is refused; so is no key.
+	// A name that could be mistaken for another, or does not fit, is refused. So is a
+	// missing key.
 	k, err := Parse(keyHex)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestNames(t *testing.T) {
 }
 
 func TestGossipKeyIsTheCallers(t *testing.T) {
-	// Who overwrites the key that it got changes nobody else's.
+	// A caller that overwrites the key that it got changes nobody else's.
 	c := cluster(t, keyHex, "test")
 	clear(c.GossipKey())
 	if bytes.Equal(c.GossipKey(), make([]byte, derivedBytes)) {

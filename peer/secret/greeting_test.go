@@ -37,7 +37,7 @@ func TestGreetingRoundTrip(t *testing.T) {
 }
 
 func TestMalformedGreetings(t *testing.T) {
-	// What no node says is refused, an id that would not look well in a log among it.
+	// What no node says is refused, for example an id that would look bad in a log.
 	said := func(m mode, nonce int, id string) string {
 		return string(append([]byte{byte(m)}, make([]byte, tagBytes+nonce)...)) + id
 	}
@@ -74,8 +74,8 @@ func (s *script) SetReadDeadline(time.Time) error  { return nil }
 func (s *script) SetWriteDeadline(time.Time) error { return nil }
 
 func FuzzPlainHandshake(f *testing.F) {
-	// Nothing that a stranger sends passes a plain handshake or has a proof from the server;
-	// what is read of a greeting is all of it.
+	// Nothing that a stranger sends passes a plain handshake or gets a proof from the
+	// server. Of a greeting, all is read and no byte more.
 	a, b := nodes(f, Options{Plain: true})
 	hello := message{version: version, kind: clientGreeting, body: a.greet()}.encode()
 	reply := message{version: version, kind: serverGreeting, body: b.greet()}.encode()

@@ -34,7 +34,7 @@ func pair(t testing.TB) (client, server net.Conn) {
 	return client, server
 }
 
-// side is what a handshake came to at one end.
+// side is the outcome of a handshake at one end.
 type side struct {
 	conn net.Conn
 	id   string
@@ -81,14 +81,15 @@ func keylessNode(t *testing.T, name, id string) *Identity {
 	return i
 }
 
-// nodes are two of one cluster.
+// nodes are two nodes of one cluster.
 func nodes(t testing.TB, o Options) (a, b *Identity) {
 	c := cluster(t, keyHex, "test")
 	return identity(t, c, "a", o), identity(t, c, "b", o)
 }
 
 func TestNodesOfOneClusterTalk(t *testing.T) {
-	// Each learns the other's id, and what follows passes both ways, in all three forms.
+	// Each node learns the other's id, and what follows passes both ways, in all three
+	// forms.
 	encA, encB := nodes(t, Options{})
 	plainA, plainB := nodes(t, Options{Plain: true})
 	for name, x := range map[string][2]*Identity{"encrypted": {encA, encB}, "plain": {plainA, plainB},
@@ -97,7 +98,7 @@ func TestNodesOfOneClusterTalk(t *testing.T) {
 			near, far := pair(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			c, s := shake(ctx, near, far, x[0], x[1])
-			cancel() // has no meaning any more
+			cancel() // has no effect any more
 			if c.err != nil || s.err != nil || c.id != "b" || s.id != "a" {
 				t.Fatalf("client: %q %v; server: %q %v", c.id, c.err, s.id, s.err)
 			}
@@ -110,7 +111,8 @@ func TestNodesOfOneClusterTalk(t *testing.T) {
 }
 
 func TestNoDeadlineIsLeft(t *testing.T) {
-	// A connection that had a deadline of its own talks beyond that, and beyond the handshake's.
+	// A connection that had a deadline of its own works beyond that, and beyond the
+	// handshake's.
 	for _, o := range []Options{{}, {Plain: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := nodes(t, o)
@@ -133,7 +135,8 @@ func TestNoDeadlineIsLeft(t *testing.T) {
 }
 
 func TestWhatDiffersIsToldOnBothSides(t *testing.T) {
-	// Two nodes that do not belong together both learn why, and both connections are closed.
+	// Two nodes that do not belong together both learn why, and both connections are
+	// closed.
 	is := func(key, name string, o Options) func(string) *Identity {
 		c := cluster(t, key, name)
 		return func(id string) *Identity { return identity(t, c, id, o) }
@@ -180,7 +183,7 @@ func TestWhatDiffersIsToldOnBothSides(t *testing.T) {
 }
 
 func TestAnotherNodeThanWanted(t *testing.T) {
-	// An address that another node has now is told from a stranger; the right id passes.
+	// An address that another node has now is told from a stranger. The right id passes.
 	for _, o := range []Options{{}, {Plain: true}} {
 		a, b := nodes(t, o)
 		for want, expect := range map[string]error{"b": nil, "c": ErrOtherNode, "a": ErrOtherNode} {
@@ -212,7 +215,7 @@ func TestNodeMeetsItself(t *testing.T) {
 	}
 }
 
-// distant is a connection that says to come from a network.
+// distant is a connection that claims to come from a network.
 type distant struct{ net.Conn }
 
 func (distant) RemoteAddr() net.Addr {
@@ -250,8 +253,8 @@ func TestClocksDoNotMatter(t *testing.T) {
 }
 
 func TestSilentPeer(t *testing.T) {
-	// A peer that says one byte a second, stops after its greeting, or does not even read,
-	// holds nobody longer than the context or ten seconds.
+	// A peer that says one byte a second, stops after its greeting, or does not even read
+	// holds up nobody longer than the context or ten seconds.
 	for _, o := range []Options{{}, {Plain: true}} {
 		a, b := nodes(t, o)
 		greet := func(k kind) []byte { return message{version: version, kind: k, body: b.greet()}.encode() }
@@ -330,7 +333,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestCancelledBefore(t *testing.T) {
-	// Who comes with a context that has ended gets its cause, and no connection.
+	// A caller whose context has ended gets its cause, and no connection.
 	a, b := nodes(t, Options{})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")

@@ -25,8 +25,9 @@ const (
 )
 
 func TestKeyText(t *testing.T) {
-	// One word is hex or base64 of 32 bytes, several are a pass phrase; whatever is too
-	// weak or is no text is refused, and the error says what is wrong and none of the text.
+	// One word is hex or base64 of 32 bytes, several are a pass phrase. Text that is too
+	// weak, or is no text, is refused. The error says what is wrong and quotes none of
+	// it.
 	key, _ := hex.DecodeString(keyHex)
 	long := append(append([]byte(nil), key...), 0xfb, 0xff)
 	for _, x := range []struct {
@@ -48,7 +49,7 @@ func TestKeyText(t *testing.T) {
 		{name: "nothing", text: "", err: errNoText},
 		{name: "white space", text: " \n\t", err: errNoText},
 		{name: "short hex", text: keyHex[:62], says: "31 bytes as hex"},
-		{name: "hex that lost a digit", text: keyHex[:63], err: errOddHex}, // else 47 bytes as base64
+		{name: "hex that lost a digit", text: keyHex[:63], err: errOddHex}, // otherwise 47 bytes as base64
 		{name: "short base64", text: base64.StdEncoding.EncodeToString(key[:31]), says: "31 bytes as base64"},
 		{name: "a word", text: "correct-horse!", err: errOneWord},
 		{name: "zeros", text: strings.Repeat("0", 64), err: errRepeats},
@@ -175,7 +176,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 		identity *Identity
 	}{k, c, i}
 	var secrets []string
-	// No other way to a node's own private key is in a configuration than to sign.
+	// A configuration gives no other access to a node's own private key than to sign.
 	if _, ok := i.ClientConfig().Certificates[0].PrivateKey.(signer); !ok {
 		t.Error("a configuration has a private key that can be printed")
 	}

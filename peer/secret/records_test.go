@@ -20,7 +20,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// encryptedPair are two nodes that have shaken hands over loopback, and the server's socket.
+// encryptedPair is two nodes that have shaken hands over loopback, and the server's
+// socket.
 func encryptedPair(t testing.TB) (client, server net.Conn, under *counted) {
 	t.Helper()
 	a, b := nodes(t, Options{})
@@ -34,8 +35,8 @@ func encryptedPair(t testing.TB) (client, server net.Conn, under *counted) {
 }
 
 func TestRecordsGoOutTogether(t *testing.T) {
-	// What is written at once goes out in few writes, in order and whole, whatever its sizes;
-	// nothing is kept back.
+	// What is written at once goes out in few writes, in order and whole, whatever its
+	// sizes. Nothing is kept back.
 	client, server, under := encryptedPair(t)
 	whole := make([]byte, 1<<20)
 	for i := range whole {
@@ -85,7 +86,7 @@ func TestRecordsGoOutTogether(t *testing.T) {
 }
 
 func TestARecordThatNobodyAnnouncedIsNotKeptBack(t *testing.T) {
-	// An alert takes the place of a record that was announced: all go out, the last by itself.
+	// An alert takes the place of an announced record. All go out, the last by itself.
 	near, far := net.Pipe()
 	defer near.Close()
 	under := &records{Conn: far, spare: &(&Identity{}).spare}
@@ -105,7 +106,8 @@ func TestARecordThatNobodyAnnouncedIsNotKeptBack(t *testing.T) {
 }
 
 func TestAWriteToNobodyEnds(t *testing.T) {
-	// A connection that is closed while a write waits for its reader ends that at once.
+	// A connection is closed while a write waits for its reader. That ends the write at
+	// once.
 	_, server, _ := encryptedPair(t)
 	failed := make(chan error, 1)
 	begun := make(chan struct{})
@@ -125,8 +127,8 @@ func TestAWriteToNobodyEnds(t *testing.T) {
 }
 
 func BenchmarkWrite(b *testing.B) {
-	// A block of 100 KiB and its header, of records that go out together, and of one system
-	// call for each.
+	// A block of 100 KiB and its header are written, by records that go out together, and
+	// by a system call for each record.
 	for _, together := range []bool{true, false} {
 		b.Run(map[bool]string{true: "together", false: "each"}[together], func(b *testing.B) {
 			client, server, _ := encryptedPair(b)

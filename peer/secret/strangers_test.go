@@ -75,7 +75,7 @@ func forgeries(t *testing.T) map[string]tls.Certificate {
 	return all
 }
 
-// impostor greets as a node does and then shows what certificate it has.
+// impostor greets as a node does and then shows whatever certificate it has.
 func impostor(certificate tls.Certificate) *tls.Config {
 	c := &tls.Config{InsecureSkipVerify: true, ServerName: serverName, NextProtos: []string{protocol}, ClientAuth: tls.RequestClientCert}
 	if certificate.PrivateKey != nil {
@@ -86,8 +86,8 @@ func impostor(certificate tls.Certificate) *tls.Config {
 }
 
 func TestForgedClients(t *testing.T) {
-	// Who greets as a node and has not a certificate that a node of the cluster has made is
-	// refused, hears why by TLS's alert, and never hears a welcome.
+	// An impostor greets as a node does, without a certificate that a node of the cluster
+	// has made. It is refused, learns why by TLS's alert, and never gets a welcome.
 	_, b := nodes(t, Options{})
 	for name, certificate := range forgeries(t) {
 		t.Run(name, func(t *testing.T) { forgedClient(t, b, impostor(certificate)) })
@@ -162,7 +162,8 @@ func TestForgedServers(t *testing.T) {
 }
 
 func TestStrangers(t *testing.T) {
-	// Whatever is no Hearth node is named as what it is, as far as it tells, on both sides.
+	// Whatever is no Hearth node is named as what it is, as far as it tells, on both
+	// sides.
 	a, b := nodes(t, Options{})
 	for _, x := range []struct {
 		name, sends, says string
@@ -223,7 +224,7 @@ func TestVersionsAreToldToBoth(t *testing.T) {
 }
 
 func TestWebServer(t *testing.T) {
-	// A real web server is named at once: the greeting looks to it as a bad request.
+	// A real web server is named at once: to it, the greeting is a bad request.
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	a, _ := nodes(t, Options{})
@@ -249,7 +250,7 @@ func (t *tape) Write(b []byte) (int, error) {
 }
 
 func TestReplay(t *testing.T) {
-	// What an honest client or server has sent before convinces nobody again.
+	// A replay of what an honest client or server has sent convinces nobody.
 	a, b := nodes(t, Options{Plain: true})
 	near, far := pair(t)
 	client, server := &tape{Conn: near}, &tape{Conn: far}
@@ -331,8 +332,8 @@ func (t tamperer) Read(b []byte) (int, error) {
 }
 
 func TestTampering(t *testing.T) {
-	// Whichever byte of a plain handshake is changed on its way, the client does not go on,
-	// and the server does at most if it was in the last message.
+	// Whichever byte of a plain handshake is changed on its way, the client does not go
+	// on. The server goes on at most if the byte was in the last message.
 	synctest.Test(t, func(t *testing.T) {
 		a, b := nodes(t, Options{Plain: true})
 		greet := headerBytes + len(a.greet())

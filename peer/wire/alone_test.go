@@ -11,9 +11,9 @@ import (
 )
 
 func TestWhatGoesOutAloneIsWrittenByItsSender(t *testing.T) {
-	// Nobody runs the writers of these connections. A request is written all the same, and so
-	// is an answer, large ones also among others; where many are under way the writer is woken
-	// and finds them together.
+	// Nobody runs the writers of these connections. A request is written all the same,
+	// and so is an answer, even a large one among others. If many are in flight, the
+	// writer is woken and finds them together.
 	t.Run("requests", func(t *testing.T) {
 		counted := &writes{}
 		p := NewPeer("owner", PeerOptions{Pool: hearth.NewPool(0)})
@@ -82,18 +82,19 @@ func TestWhatGoesOutAloneIsWrittenByItsSender(t *testing.T) {
 	})
 }
 
-// gone is a connection that nobody takes anything from.
+// gone is a connection whose other side reads nothing.
 type gone struct{ *writes }
 
 func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestACallIsUsedAgainByNobodyElse(t *testing.T) {
-	// The memory of a call serves the next one when both are done with it: who asked has his answer,
-	// and it is written. One that was left may be answered still, and is not used again.
+	// The memory of a call serves the next one once both users are done: the caller has
+	// its answer, and the call is written. A call whose caller left may still be
+	// answered, and is not reused.
 	p := NewPeer("owner", PeerOptions{Pool: hearth.NewPool(0), Dial: func(context.Context) (net.Conn, error) { return nil, io.ErrClosedPipe }})
 	defer p.Close()
 	w := Want{object("data").Block(0), 1, 2}
-	for _, users := range []int{0, 1} { // a pool gives nothing that was not put there
+	for _, users := range []int{0, 1} { // a pool returns only what was put there
 		c := p.newCall(Fill, w)
 		for range users {
 			c.done()
@@ -108,7 +109,7 @@ func TestACallIsUsedAgainByNobodyElse(t *testing.T) {
 	if c.one[0].Block.Object != nil {
 		t.Error("it keeps an object")
 	}
-	// One that could not be sent is over for the caller only by its error.
+	// A call that could not be sent ends for its caller only by its error.
 	if _, err := p.Fill(t.Context(), w.Block, 1, 2); !errors.Is(err, ErrDown) {
 		t.Errorf("%v", err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// BenchmarkFill is what a Fill costs whose bytes the owner has in RAM, both sides in one
-// process, with 32 in flight over loopback.
+// BenchmarkFill is the cost of a Fill whose bytes the owner has in RAM. Both sides are in
+// one process, with 32 Fills in flight over loopback.
 func BenchmarkFill(b *testing.B) {
 	for _, n := range []int{4 << 10, 128 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("%dKiB", n>>10), func(b *testing.B) { benchmarkFill(b, loopback, n) })

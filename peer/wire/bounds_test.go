@@ -18,8 +18,9 @@ import (
 )
 
 func TestASlowReaderIsBounded(t *testing.T) {
-	// A peer asks for 200 blocks and reads nothing: what waits for it stays within its
-	// bound, another is served meanwhile, and after a while it is cut off.
+	// A peer asks for 200 blocks and reads nothing. What waits for it stays within its
+	// bound, and another peer is served meanwhile. After a while the first peer is cut
+	// off.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{QueuedBytes: 3 << 20}, PeerOptions{})
 		serverErr := make(chan error, 1)
@@ -52,8 +53,8 @@ func (r *rig) another(name string, ended chan error) (net.Conn, *raw) {
 }
 
 func TestAnswersOfCallsAreBounded(t *testing.T) {
-	// A peer asks for a megabyte with a few bytes and reads nothing: three wait for it, the
-	// others are refused.
+	// A peer asks for a megabyte with a few bytes and reads nothing. Three requests wait
+	// for it, and the others are refused.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{QueuedBytes: 3 << 20}, PeerOptions{})
 		ended := make(chan error, 1)
@@ -85,7 +86,7 @@ func TestAnswersOfCallsAreBounded(t *testing.T) {
 }
 
 func TestWhoReadsSlowlyGetsAll(t *testing.T) {
-	// Answers that have no room wait without their bytes and come when there is some.
+	// Answers without room wait without their bytes, and come when there is room.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{QueuedBytes: 1 << 20}, PeerOptions{})
 		var work sync.WaitGroup
@@ -99,7 +100,7 @@ func TestWhoReadsSlowlyGetsAll(t *testing.T) {
 }
 
 func TestAskingForMoreThanAllowed(t *testing.T) {
-	// A peer that has more requests unanswered than it was told may have them is cut off.
+	// A peer that has more requests unanswered than it was allowed is cut off.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{Requests: MaxItems}, PeerOptions{})
 		ended := make(chan error, 1)
@@ -115,9 +116,9 @@ func TestAskingForMoreThanAllowed(t *testing.T) {
 }
 
 func TestABusyServerSheds(t *testing.T) {
-	// One peer has all its requests under way: more of them, over another connection, are
-	// refused, and so is a connection too many. Another peer is served. Goroutines are as many
-	// as requests under way, and what is refused adds none.
+	// One peer has as many requests in flight as it may. More, over another connection,
+	// are refused, and so is one connection too many. Another peer is served. There are
+	// as many goroutines as requests in flight, and refused requests add none.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{Requests: MaxItems, Connections: 2}, PeerOptions{})
 		second := NewPeer("owner", PeerOptions{Pool: r.pool, Dial: r.dial})
@@ -134,7 +135,7 @@ func TestABusyServerSheds(t *testing.T) {
 		}
 		synctest.Wait()
 		busy := runtime.NumGoroutine()
-		if most := 2*MaxItems + 16; busy-none > most { // askers, who are here as well, and workers
+		if most := 2*MaxItems + 16; busy-none > most { // askers, which are here as well, and workers
 			t.Errorf("%d goroutines more for %d requests, at most %d", busy-none, MaxItems, most)
 		}
 		if _, err := r.peer.Fill(t.Context(), object("data").Block(0), 0, 1); !errors.Is(err, hearth.ErrRefused) {
@@ -176,8 +177,9 @@ func TestABusyServerSheds(t *testing.T) {
 }
 
 func TestCancellingFreesPlaces(t *testing.T) {
-	// All places are taken, and one waits; their readers leave at once, handlers are told, and
-	// on both sides there is room for as many again. Rounds leave nothing behind.
+	// All places are taken, and one caller waits. Their readers leave at once, and the
+	// handlers learn that. On both sides there is room for as many again. Rounds leave
+	// nothing behind.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{Requests: MaxItems}, PeerOptions{Requests: MaxItems})
 		for round := range 10 {
@@ -211,7 +213,8 @@ func TestCancellingFreesPlaces(t *testing.T) {
 }
 
 func TestManyIsCancelledAsOne(t *testing.T) {
-	// Some items are answered, the reader leaves: each of the others is told once.
+	// Some items are answered, and the reader leaves. Each of the other items is reported
+	// once.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		var wants []Want
@@ -244,8 +247,9 @@ func TestManyIsCancelledAsOne(t *testing.T) {
 }
 
 func TestNoMemoryForAnAnswer(t *testing.T) {
-	// Readers hold all of the asker's memory: an answer is thrown away after a tenth of a
-	// second, while small words go on; when some is released the connection still works.
+	// Readers hold all of the asker's memory. An answer is dropped after a tenth of a
+	// second, while small frames go on. When some memory is released, the connection
+	// still works.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		b := object("data").Block(0)
@@ -276,8 +280,8 @@ func TestNoMemoryForAnAnswer(t *testing.T) {
 }
 
 func TestWaitingForMemoryIsNoSilence(t *testing.T) {
-	// Twenty small answers have come at once and there is no memory for any: each is given its
-	// time, and the peer that sent them is not blamed for what that takes.
+	// Twenty small answers have come at once, and there is no memory for any. Each is
+	// given its time, and the peer that sent them is not blamed for the delay.
 	synctest.Test(t, func(t *testing.T) {
 		p := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
 			var all []byte
@@ -309,7 +313,8 @@ func TestWaitingForMemoryIsNoSilence(t *testing.T) {
 }
 
 func TestServeEndsWithItsContext(t *testing.T) {
-	// The node stops: handlers are told, askers learn it at once, Serve says why it ended.
+	// The node stops. Handlers are told, askers learn it at once, and Serve says why it
+	// ended.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		stopping := errors.New("node stops")
@@ -335,8 +340,8 @@ func TestServeEndsWithItsContext(t *testing.T) {
 }
 
 func TestACancelledAnswerIsNotSent(t *testing.T) {
-	// Two blocks wait for a reader who cancels the second: it is not sent. A request that was
-	// answered is cancelled too late, which is no error.
+	// Two blocks wait for a reader that cancels the second, which is not sent. To cancel
+	// a request that is answered already is no error.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		ended := make(chan error, 1)
@@ -366,8 +371,8 @@ func TestACancelledAnswerIsNotSent(t *testing.T) {
 }
 
 func TestABodyThatDoesNotCome(t *testing.T) {
-	// A peer announces a body and sends a part of it: its memory is not lent for ever. What is
-	// more than the peer may have is refused, and read past.
+	// A peer announces a body and sends a part of it. It does not hold memory for ever. A
+	// body beyond the peer's bound is refused, and read past.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{QueuedBytes: hearth.BlockSize}, PeerOptions{})
 		ended := make(chan error, 1)
@@ -403,7 +408,7 @@ func TestABodyThatDoesNotCome(t *testing.T) {
 }
 
 func TestBodiesThatWaitAreBounded(t *testing.T) {
-	// A peer takes no bodies: beyond a bound calls are refused at this side.
+	// A peer takes no bodies. Beyond a bound Calls are refused at this side.
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pipe()
 		p := NewPeer("slow", PeerOptions{Pool: hearth.NewPool(64 << 20), QueuedBytes: 2 << 20, Dial: func(context.Context) (net.Conn, error) { return a, nil }})

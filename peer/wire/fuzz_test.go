@@ -19,7 +19,7 @@ import (
 )
 
 func TestRequestsRoundTrip(t *testing.T) {
-	// What is asked for arrives field by field, whatever bytes the names are of.
+	// A request arrives field by field, whatever bytes its names have.
 	rapid.Check(t, func(t *rapid.T) {
 		var wants []Want
 		for range rapid.IntRange(1, MaxItems).Draw(t, "items") {
@@ -49,7 +49,7 @@ func TestRequestsRoundTrip(t *testing.T) {
 		if err != nil || gotLeft != left || !reflect.DeepEqual(got, wants) {
 			t.Fatalf("%v: got %+v", err, got)
 		}
-		for i, w := range wants[1:] { // of one object's ranges that follow each other the object is made once
+		for i, w := range wants[1:] { // the Object of successive ranges of one object is made once
 			if o, before := w.Block.Object, wants[i].Block.Object; o == before && w.size() <= seenMost && got[i+1].Block.Object != got[i].Block.Object {
 				t.Fatalf("item %d: the object was made again", i+1)
 			}
@@ -58,7 +58,7 @@ func TestRequestsRoundTrip(t *testing.T) {
 }
 
 func FuzzRequest(f *testing.F) {
-	// Whatever parses is what its parts are written as again.
+	// Whatever parses is written again as the same bytes.
 	f.Add(fillMeta(Want{object("data").Block(1), 3, 5}, Want{object("").Block(0), 0, 0}))
 	f.Fuzz(func(t *testing.T, meta []byte) {
 		if len(meta) < requestFixed {
@@ -79,7 +79,7 @@ func FuzzRequest(f *testing.F) {
 		if again := appendRequest(nil, left, wants); !bytes.Equal(again, meta) {
 			t.Errorf("%x became %x", meta, again)
 		}
-		// Nor does what was asked before change what is read.
+		// Earlier requests do not change what is read.
 		again := make([]Want, items)
 		if err := parseWants(meta[requestFixed:], again, &last); err != nil || !reflect.DeepEqual(again, wants) {
 			t.Errorf("%v: read as %+v behind itself, and as %+v first", err, again, wants)
@@ -88,8 +88,8 @@ func FuzzRequest(f *testing.F) {
 }
 
 func FuzzFrames(f *testing.F) {
-	// Bytes are read as frames: each that is one is written as the same bytes, and
-	// none is larger than it may be.
+	// Bytes are read as frames. Each frame is written again as the same bytes, and none
+	// is larger than allowed.
 	r := raw{}
 	f.Add(r.frame(header{id: 1, kind: kindFill}, fillMeta(Want{object("data").Block(0), 0, 5}), 0))
 	f.Add(append(r.frame(header{id: 1, kind: kindData, payload: 5}, dataMeta([]byte("abcde")), 0), "abcde"...))
@@ -118,8 +118,9 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// script reads fuzzed bytes as things to send: frames with right checksums, which random
-// bytes would never have, and plain bytes. Of a frame all but these is the fuzzer's.
+// script reads fuzzed bytes as things to send: plain bytes, and frames. The checksums of
+// frames are computed, since random bytes would never have right ones. The rest is the
+// fuzzer's.
 func (r *raw) script(data []byte) {
 	last := uint64(0)
 	for len(data) >= 8 {
@@ -161,8 +162,8 @@ func (r *raw) script(data []byte) {
 }
 
 func FuzzServer(f *testing.F) {
-	// A whole connection is fed with frames that a stranger made up: it ends, nothing is left
-	// of it, and nothing panics.
+	// A whole connection is fed with frames that a stranger made up. It ends, nothing of
+	// it is left, and nothing panics.
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 4, 0, 1, 2, 3, 4, 3, 0, 1, 9, 3, 0, 2, 0, 7, 7, 4, 0, 0, 0, 0, 129, 0, 0})
 	f.Add([]byte{2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 129, 0, 0})
 	f.Add([]byte("\x03\x00\x0100000")) // its peer is gone once the body has come
@@ -190,7 +191,7 @@ func FuzzServer(f *testing.F) {
 }
 
 func FuzzPeer(f *testing.F) {
-	// A peer answers with frames that it made up: who asks gets an error or bytes whose
+	// A peer answers with frames that it made up. The asker gets an error, or bytes whose
 	// checksums are right, and nothing is left.
 	f.Add([]byte{16, 0, 0, 9, 0, 129, 4, 0, 1, 2, 3, 4, 17, 0, 0, 0, 0, 130, 0, 0})
 	f.Add([]byte{22, 0, 0, 0, 0, 129, 0, 0, 20, 1, 0, 0, 0, 130, 3, 0, 65, 66, 67, 21, 0, 0, 0, 0, 131, 0, 0})

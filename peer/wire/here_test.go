@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// here is Here as the key of the object says; asked counts.
+// here is a Here that does what the object's key says. asked counts its calls.
 type here func(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
 
 func newHereRig(t *testing.T, over transport, get here) (r *rig, asked *atomic.Int64) {
@@ -24,13 +24,14 @@ func newHereRig(t *testing.T, over transport, get here) (r *rig, asked *atomic.I
 	return newRig(t, over, so, PeerOptions{Connections: 1}), asked
 }
 
-// held is a disk that holds what has the key "data", and is ill at others.
+// held is a disk that holds the block of the key "data", and fails for others.
 func (o *owner) held(_ context.Context, b hearth.Block, off, n int, _ func()) *hearth.View {
 	return o.ready(b, off, n)
 }
 
 func TestConformanceFromDisk(t *testing.T) {
-	// Every answer is what it is without Here, also where Here panics or gives too little.
+	// Every answer is the same as without Here, even if Here panics or returns too
+	// little.
 	for name, over := range map[string]transport{"loopback": loopback, "TLS": encrypted} {
 		t.Run(name, func(t *testing.T) {
 			var r *rig
@@ -44,8 +45,9 @@ func TestConformanceFromDisk(t *testing.T) {
 }
 
 func TestWhatTheDiskHoldsIsReadByTheReader(t *testing.T) {
-	// A small object comes from the disk by the goroutine that reads the connection; what that
-	// does not hold, what is large, a Peek and what comes with others go the usual way.
+	// A small object is answered from the disk on the goroutine that reads the
+	// connection. What the disk does not hold, a large object, a Peek and a request that
+	// came with others go the usual way.
 	synctest.Test(t, func(t *testing.T) {
 		var r *rig
 		var asked *atomic.Int64
@@ -76,9 +78,10 @@ func TestWhatTheDiskHoldsIsReadByTheReader(t *testing.T) {
 }
 
 func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
-	// The disk does not answer: meanwhile the owner says that it is at work, another reads the
-	// connection in the reader's place, the request is answered the usual way, and others are
-	// as well, also once the first reader is back. If he is not the connection ends all the same.
+	// The disk does not answer. Meanwhile the owner sends "filling", and another
+	// goroutine reads the connection in the reader's place. The request is answered the
+	// usual way, and others are as well, even once the first reader is back. If it never
+	// comes back, the connection ends all the same.
 	synctest.Test(t, func(t *testing.T) {
 		replace, ended := make(chan struct{}, 2), make(chan struct{}, 2)
 		hang := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
@@ -123,8 +126,8 @@ func TestAReaderWhomTheDiskKeepsIsReplaced(t *testing.T) {
 }
 
 func TestOneOfTwoReadersGoesOn(t *testing.T) {
-	// The disk lets go of the reader before the one in his stead has begun, or gives all that
-	// was asked for, or panics: the request is answered once, and one goroutine reads on.
+	// The disk lets go of the reader before its replacement has begun, returns all that
+	// was asked for, or panics. The request is answered once, and one goroutine reads on.
 	for name, last := range map[string]func(n int) *hearth.View{
 		"nothing": func(int) *hearth.View { return nil },
 		"all":     func(n int) *hearth.View { return hearth.NewView(make([]byte, n)) },
@@ -164,8 +167,8 @@ func TestOneOfTwoReadersGoesOn(t *testing.T) {
 }
 
 func TestWhatMemoryHoldsDoesNotWaitForTheDisk(t *testing.T) {
-	// Of two requests that came together one is answered from memory: that goes out before the
-	// disk is read for the other.
+	// Of two requests that came together, one is answered from memory. That answer goes
+	// out before the disk is read for the other.
 	synctest.Test(t, func(t *testing.T) {
 		first := make(chan struct{})
 		r, asked := newHereRig(t, pipes, func(_ context.Context, _ hearth.Block, _, n int, _ func()) *hearth.View {

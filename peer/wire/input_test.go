@@ -14,8 +14,9 @@ import (
 )
 
 func TestFramesInAnyPieces(t *testing.T) {
-	// Frames are read as they were written, in whatever pieces they come and whether their payloads
-	// are wanted; what is left when a connection ends in one is an error, and between two it is none.
+	// Frames are read as they were written, in whatever pieces they come, with their
+	// payloads wanted or not. A connection that ends within a frame is an error; between
+	// two frames it is none.
 	for name, over := range map[string]func(t *testing.T) (a, b net.Conn){"socket": hearthtest.Sockets, "pipe": func(*testing.T) (a, b net.Conn) { return net.Pipe() }} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(8) {
@@ -101,8 +102,8 @@ func appendFrame(dst []byte, id uint64, n int) []byte {
 }
 
 func TestLargeAnswersGoOutTogether(t *testing.T) {
-	// Large answers go out in few writes of about a block, with the small ones between them, in
-	// their order; each is let go of once, also if a write fails.
+	// Large answers go out in few writes of about a block, in order, with the small ones
+	// between them. Each is released once, even if a write fails.
 	for _, fails := range []int{0, 1, 2} {
 		counted := &failing{writes: &writes{}, at: fails}
 		o := newOutput(counted, &counters{}, hearth.NewPool(0))

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// raw is one side of a connection that says what a test wants.
+// raw is one side of a connection that sends what a test wants.
 type raw struct {
 	conn net.Conn
 	in   input
@@ -42,7 +42,7 @@ func newRaw(conn net.Conn, asks bool) (*raw, error) {
 	return r, nil
 }
 
-// frame is one with right checksums, whatever it says.
+// frame is a frame with right checksums, whatever it says.
 func (r *raw) frame(h header, meta []byte, question uint64) []byte {
 	h.meta = len(meta)
 	if len(meta) > 0 {
@@ -74,7 +74,7 @@ func (r *raw) skip(t testing.TB, n int) {
 
 func fillMeta(wants ...Want) []byte { return appendRequest(nil, 0, wants) }
 
-// answers plays a peer: it exchanges hellos and hands each request with its question to
+// answers plays a peer. It exchanges hellos and hands each request with its question to
 // answer, until the connection ends.
 func answers(conn net.Conn, answer func(r *raw, h header, question uint64)) {
 	defer conn.Close()
@@ -93,8 +93,8 @@ func answers(conn net.Conn, answer func(r *raw, h header, question uint64)) {
 }
 
 func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
-	// What is malformed, oversized, replayed or unknown ends that connection, with an error
-	// that says who sent what; another one of the same peer goes on.
+	// A frame that is malformed, oversized, replayed or unknown ends its connection, with
+	// an error that says who sent what. Another connection of the same peer goes on.
 	want := Want{object("data").Block(0), 0, 5}
 	good := fillMeta(want)
 	patched := func(at int, b ...byte) []byte {
@@ -152,7 +152,7 @@ func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
 				go func() { _, _ = io.Copy(io.Discard, conn) }()
 				for _, f := range x.frames(bad) {
 					if _, err := conn.Write(f); err != nil {
-						break // it is over before all of it was read
+						break // the connection ends before all of it was read
 					}
 				}
 				if name == "cut off" {
@@ -172,12 +172,13 @@ func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
 	}
 }
 
-// dataMeta is that of an answer.
+// dataMeta is the meta of an answer.
 func dataMeta(data []byte) []byte { return piece.Append(nil, data, &piece.Noted{}) }
 
 func TestBadAnswersEndTheirConnection(t *testing.T) {
-	// An answer that was not asked for, or twice, or of another length ends the connection;
-	// who waits there is told, and the next request is sent over a new one.
+	// An answer that was not asked for, comes twice, or has another length ends the
+	// connection. The caller gets an error, and the next request goes over a new
+	// connection.
 	cases := map[string]struct {
 		frames func(r *raw, id, question uint64) []byte
 		says   string
@@ -209,7 +210,7 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 				r := rawRig(t, PeerOptions{}, func(r *raw, h header, question uint64) {
 					if first {
 						first = false
-						_, _ = r.conn.Write(x.frames(r, h.id, question)) // it may be over before all of it was read
+						_, _ = r.conn.Write(x.frames(r, h.id, question)) // it may be over before all was read
 						return
 					}
 					r.say(t, r.frame(header{id: h.id, kind: kindMiss}, nil, 0))
@@ -227,7 +228,7 @@ func TestBadAnswersEndTheirConnection(t *testing.T) {
 				for range 2 {
 					time.Sleep(pauseMost)
 					synctest.Wait()
-					_, _ = r.Peek(t.Context(), b, 0, 5) // a failure or a miss: the next one is judged
+					_, _ = r.Peek(t.Context(), b, 0, 5) // a failure or a miss; the next one is checked
 					synctest.Wait()
 				}
 				if _, err := r.Peek(t.Context(), b, 0, 5); !errors.Is(err, hearth.ErrMiss) {
@@ -260,8 +261,9 @@ func rawRig(t *testing.T, o PeerOptions, answer func(r *raw, h header, question 
 }
 
 func TestChecksumMismatchIsThatAnswersError(t *testing.T) {
-	// A flipped bit in a payload, in its sums, an error's text, or an answer that belongs to
-	// another question: an error of that answer, never data; the connection goes on.
+	// A bit is flipped in a payload, in its sums or in an error's text, or an answer
+	// belongs to another question. That answer is an error, never data, and the
+	// connection goes on.
 	synctest.Test(t, func(t *testing.T) {
 		data := make([]byte, 3*hearth.PieceSize)
 		hearthtest.Fill(data, "data", 0, 1)
@@ -320,8 +322,8 @@ func TestIncompatibleVersions(t *testing.T) {
 }
 
 func TestStrangers(t *testing.T) {
-	// What speaks another protocol is told nothing and named; one that says nothing is cut
-	// off, and a port scanner that goes at once is no error.
+	// A side that speaks another protocol gets no answer, and is named. A side that says
+	// nothing is cut off. A port scanner that goes at once is no error.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		conn, _ := r.dial(t.Context())
@@ -348,8 +350,8 @@ func TestStrangers(t *testing.T) {
 }
 
 func TestLeavingWithinAnAnswer(t *testing.T) {
-	// A reader leaves while its block comes: what has come is released, the rest is read, and
-	// the connection goes on.
+	// A reader leaves while its block comes. What has come is released, the rest is read,
+	// and the connection goes on.
 	synctest.Test(t, func(t *testing.T) {
 		data := make([]byte, hearth.BlockSize)
 		hearthtest.Fill(data, "data", 0, 1)

@@ -18,7 +18,7 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// inMemory has a rig's owner answer what it has in memory.
+// inMemory lets a rig's owner answer from memory.
 func inMemory(o ServerOptions) ServerOptions {
 	o.Handler.Ready = func(hearth.Block, int, int) *hearth.View { return nil }
 	return o
@@ -44,7 +44,8 @@ func (o *owner) ready(b hearth.Block, off, n int) *hearth.View {
 }
 
 func TestConformanceFromMemory(t *testing.T) {
-	// Every answer is what it is without Ready, also where Ready panics or gives too little.
+	// Every answer is the same as without Ready, even if Ready panics or returns too
+	// little.
 	t.Run("pipes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { conform(t, newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})) })
 	})
@@ -56,8 +57,9 @@ func TestConformanceFromMemory(t *testing.T) {
 }
 
 func TestMemoryIsAskedFirst(t *testing.T) {
-	// What memory holds is answered by it, for either verb; Fill is asked for what it
-	// does not hold, for what is too large to hold up others, and for no bytes at all.
+	// A block in memory is answered from there, for either verb. Fill is called for what
+	// memory does not hold, for what is so large that it would hold up others, and for no
+	// bytes at all.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
 		b := object("data").Block(0)
@@ -82,9 +84,9 @@ func TestMemoryIsAskedFirst(t *testing.T) {
 }
 
 func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
-	// Answers are held back for those to requests that came with theirs, and not for half
-	// a request: it may be long until its rest comes. Nor for a body. Nobody else wakes the
-	// writer: another request is at work all the while.
+	// Answers are held back for answers to requests that came with theirs. They are not
+	// held back for half a request, whose rest may take long, nor for a body. Nobody else
+	// wakes the writer: another request is at work all the while.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
 		ended := make(chan error, 1)
@@ -129,8 +131,9 @@ func TestAnswersDoNotWaitForARequestThatIsSlowInComing(t *testing.T) {
 }
 
 func TestASlowReaderOfMemoryIsBounded(t *testing.T) {
-	// A peer asks for 200 pieces that lie in memory and reads nothing: what waits for it
-	// stays within its bound, another is served meanwhile, and after a while it is cut off.
+	// A peer asks for 200 ranges that lie in memory and reads nothing. What waits for it
+	// stays within its bound, and another peer is served meanwhile. After a while the
+	// first peer is cut off.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{QueuedBytes: 1 << 20}), PeerOptions{})
 		ended := make(chan error, 1)
@@ -162,8 +165,8 @@ func TestASlowReaderOfMemoryIsBounded(t *testing.T) {
 }
 
 func TestSmallAnswersGoOutTogether(t *testing.T) {
-	// What was asked for together is answered in few writes; without memory for that it is
-	// answered all the same.
+	// What was asked for together is answered in few writes. Without memory for that it
+	// is answered all the same.
 	for _, budget := range []int64{64 << 20, 0} {
 		t.Run(fmt.Sprint(budget), func(t *testing.T) {
 			counted := &writes{}
@@ -218,7 +221,7 @@ func (w *writes) Write(p []byte) (int, error) {
 	return int(n), err
 }
 
-// WriteParts is joiner's: a socket, which needs not be one, does as much.
+// WriteParts is joiner's. A socket, which need not be a joiner, does as much.
 func (w *writes) WriteParts(parts ...[]byte) (n int64, err error) {
 	w.calls++
 	for _, p := range parts {
@@ -231,9 +234,9 @@ func (w *writes) WriteParts(parts ...[]byte) (n int64, err error) {
 func (w *writes) SetWriteDeadline(time.Time) error { return nil }
 
 func TestWhatIsHeldIsNotForgotten(t *testing.T) {
-	// The writer is woken for what is put behind something held. What is to be written while
-	// somebody is at it is written by who is, be that one who answers or the writer, and nobody
-	// is woken for it.
+	// The writer is woken for what is put behind something held. What is queued while a
+	// goroutine writes is written by that goroutine, be it a handler or the writer, and
+	// nobody is woken.
 	o := newOutput(&writes{}, &counters{}, hearth.NewPool(0))
 	o.hold(plain("held"))
 	if len(o.wake) != 0 {
@@ -281,8 +284,9 @@ func (w *slowWrites) Write(p []byte) (int, error) {
 }
 
 func TestSumsAreNotMadeAgain(t *testing.T) {
-	// A View that has its sums is sent with them, and one that came from a peer has them: wrong
-	// ones are found by who reads, who so holds what an owner read against the sums on its disk.
+	// A View that has its sums is sent with them, and one that came from a peer has them.
+	// The asker finds wrong ones. So it checks what an owner read against the sums on the
+	// owner's disk.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
 		of := hearth.NewView(make([]byte, 100<<10))

@@ -57,9 +57,9 @@ func (o *owner) runner(runs *askedRuns, failAt int64) Run {
 }
 
 func TestBlocksThatFollowEachOtherAreOneRun(t *testing.T) {
-	// What one request asks of whole blocks of an extent in a row the handler gets as a run,
-	// loads among themselves; ranges, gaps and other objects are asked for one by one. All are
-	// answered, each once, whatever the run does.
+	// What one request asks for in consecutive whole blocks of an extent, the handler
+	// gets as a run. Loads make runs of their own. Ranges, gaps and other objects are
+	// asked for one by one. All are answered, each once, whatever the run does.
 	for name, c := range map[string]struct {
 		key    string
 		failAt int64

@@ -11,8 +11,8 @@ import (
 )
 
 func TestReader(t *testing.T) {
-	// What is peeked at, taken whole and discarded follows each other as it was sent, whatever is
-	// read ahead; an end within what is to come is unexpected.
+	// What is peeked at, read whole and discarded comes in the order in which it was
+	// sent, whatever is read ahead. An end within an expected part is unexpected.
 	sent := make([]byte, 1<<20)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range sent {

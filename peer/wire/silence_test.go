@@ -17,8 +17,8 @@ import (
 )
 
 func TestSilenceFailsAllThatWaits(t *testing.T) {
-	// A peer takes requests and says nothing more: all that wait fail with one error 500 ms
-	// after the first was sent, and who comes then fails at once, until the peer answers.
+	// A peer takes requests and then says nothing. All that wait fail with one error 500
+	// ms after the first was sent. Later ones fail at once, until the peer answers.
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Bool
 		p := rawRig(t, PeerOptions{}, func(r *raw, h header, _ uint64) {
@@ -85,7 +85,7 @@ func TestSilenceFailsAllThatWaits(t *testing.T) {
 }
 
 func TestOneMoreConnectionThatFailsIsNoOutage(t *testing.T) {
-	// A peer of which one connection answers is not out when another one cannot be made.
+	// A peer that answers on one connection is not out when another one cannot be made.
 	p := NewPeer("b", PeerOptions{Pool: hearth.NewPool(16 << 20)})
 	defer p.Close()
 	c := &conn{}
@@ -106,7 +106,7 @@ func TestOneMoreConnectionThatFailsIsNoOutage(t *testing.T) {
 }
 
 func TestHalfABlockOnItsWayCallsForAnotherConnection(t *testing.T) {
-	// What is asked for goes over one connection while less than half a block is on its way.
+	// Requests share one connection while less than half a block is in flight.
 	synctest.Test(t, func(t *testing.T) {
 		for size, most := range map[int]int64{hearth.BlockSize / 4: 1, hearth.BlockSize / 2: 2} {
 			p := rawRig(t, PeerOptions{}, func(*raw, header, uint64) {})
@@ -130,7 +130,8 @@ func TestHalfABlockOnItsWayCallsForAnotherConnection(t *testing.T) {
 }
 
 func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
-	// One connection says nothing; as long as another one of the peer does, nobody is given up.
+	// One connection says nothing. As long as another one of that peer does, it is not
+	// given up.
 	synctest.Test(t, func(t *testing.T) {
 		var requests atomic.Int64
 		var work sync.WaitGroup
@@ -167,8 +168,8 @@ func TestSilenceIsThePeersNotTheRequests(t *testing.T) {
 }
 
 func TestASlowOriginIsNoSilence(t *testing.T) {
-	// An owner fetches for ten seconds: it says "filling" ten times a second, and the reader
-	// gets the bytes from it. Nothing is said where nothing is owed.
+	// An owner fetches for ten seconds. It sends "filling" ten times a second, and the
+	// reader gets the bytes from it. Nothing is sent if nothing is owed.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		begun := time.Now()
@@ -187,8 +188,8 @@ func TestASlowOriginIsNoSilence(t *testing.T) {
 }
 
 func TestFillingComesFromWhoSendsNothingElse(t *testing.T) {
-	// The first "filling" comes 100 ms after the request, however long nothing was owed before;
-	// beside answers to others none is needed.
+	// The first "filling" comes 100 ms after the request, however long nothing was owed
+	// before. If other answers are sent, none is needed.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -223,8 +224,8 @@ func TestFillingComesFromWhoSendsNothingElse(t *testing.T) {
 }
 
 func TestDialling(t *testing.T) {
-	// Nobody is there: the first reader is told why, others come by a pause that doubles, and
-	// none waits. A dial that hangs is silence.
+	// Nobody is there. The first reader learns why. Later dials wait for a pause that
+	// doubles, and no reader waits for them. A dial that hangs is silence.
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
 		p := rawRig(t, PeerOptions{Dial: func(context.Context) (net.Conn, error) {
@@ -257,7 +258,7 @@ func TestDialling(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		// A dial that takes long, and then an answer that does, are no silence: each byte counts.
+		// A slow dial and then a slow answer are no silence: each byte counts.
 		dial, _ := pipes(t, func(conn net.Conn) {
 			answers(conn, func(r *raw, h header, _ uint64) {
 				time.Sleep(400 * time.Millisecond)
@@ -273,7 +274,7 @@ func TestDialling(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		// A host that takes connections and is stopped says no hello.
+		// A host that is stopped takes connections, and sends no hello.
 		p := rawRig(t, PeerOptions{Dial: func(context.Context) (net.Conn, error) {
 			a, b := net.Pipe()
 			go func() { _, _ = b.Read(make([]byte, helloSize)); _, _ = b.Read(make([]byte, 1)) }()
@@ -287,8 +288,9 @@ func TestDialling(t *testing.T) {
 }
 
 func TestLostAndDialledAgain(t *testing.T) {
-	// A connection that had answers is lost with a request under way: that fails, the next
-	// goes over a new one at once. Idle ones are closed after a minute, which fails nothing.
+	// A connection that had answers is lost with a request in flight. That request fails,
+	// and the next goes over a new connection at once. Idle connections are closed after
+	// a minute, which fails nothing.
 	synctest.Test(t, func(t *testing.T) {
 		var last net.Conn
 		var r *rig
@@ -322,7 +324,7 @@ func TestLostAndDialledAgain(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	// Who waits when the Peer is closed is told, and who comes later.
+	// Callers that wait when the Peer is closed get an error, and so do later ones.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, ServerOptions{}, PeerOptions{})
 		var work sync.WaitGroup
@@ -346,8 +348,8 @@ func TestClose(t *testing.T) {
 }
 
 func TestOwnPauseIsNotThePeers(t *testing.T) {
-	// This process stood still for longer than a peer may be silent: the peer gets its time
-	// again, as if what it owes was asked for now.
+	// This process stood still for longer than a peer may be silent. The peer gets its
+	// time again, as if what it owes was asked for now.
 	synctest.Test(t, func(t *testing.T) {
 		p := rawRig(t, PeerOptions{}, nil)
 		p.owe(1)
@@ -367,7 +369,7 @@ func TestOwnPauseIsNotThePeers(t *testing.T) {
 }
 
 func TestCloseWhileDialling(t *testing.T) {
-	// The Peer is closed between a connection and its hello: nothing is left of either.
+	// The Peer is closed between a connection and its hello. Nothing of either is left.
 	synctest.Test(t, func(t *testing.T) {
 		closing := make(chan struct{})
 		var r *rig
@@ -387,7 +389,7 @@ func TestCloseWhileDialling(t *testing.T) {
 }
 
 func TestNobodyWaitsForGoodbye(t *testing.T) {
-	// A peer behind TLS takes a request, then nothing: it is given up in time, and so is the
+	// A peer behind TLS takes a request, then nothing. It is given up in time. So is the
 	// connection, for whose goodbye TLS would wait.
 	synctest.Test(t, func(t *testing.T) {
 		client, server := certified(t)
@@ -415,9 +417,10 @@ func TestNobodyWaitsForGoodbye(t *testing.T) {
 }
 
 func TestDeathWithinAnAnswer(t *testing.T) {
-	// A peer sends half of a block and then dies, so that its connection ends, or is cut off, so
-	// that nothing comes any more: its reader is told at once, or when it was silent for as
-	// long as any peer may be since the last byte, and nothing is kept of what came.
+	// A peer sends half of a block and dies, so that its connection ends, or it is cut
+	// off, so that nothing comes any more. In the first case its reader learns that at
+	// once. In the second, it learns when the peer has been silent for Silence since the
+	// last byte. Nothing of what came is kept.
 	for name, c := range map[string]struct {
 		ends bool
 		want error

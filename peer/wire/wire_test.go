@@ -37,7 +37,8 @@ type rig struct {
 	ended  chan error // of what was served
 }
 
-// transport makes a dialler whose connections are served, and what waits for that.
+// transport makes a dialler whose connections are served, and a func that waits for
+// these.
 type transport func(t testing.TB, serve func(net.Conn)) (dial func(context.Context) (net.Conn, error), stop func())
 
 func pipe() (a, b net.Conn) { return net.Pipe() }
@@ -142,7 +143,7 @@ func newRig(t *testing.T, over transport, so ServerOptions, po PeerOptions) *rig
 	return r
 }
 
-// owner answers as the key of the object says.
+// owner answers as the object's key says.
 type owner struct {
 	pool                      *hearth.Pool
 	fills, readies, cancelled atomic.Int64
@@ -223,7 +224,7 @@ func (s sourceOf) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 	return s(ctx, b, off, n)
 }
 
-// bad are keys and what an asker is to see of them.
+// bad are keys, and what an asker sees for each.
 func bad() map[string]func(error) bool {
 	is := func(target error) func(error) bool {
 		return func(err error) bool { return errors.Is(err, target) }
@@ -243,8 +244,8 @@ func bad() map[string]func(error) bool {
 }
 
 func TestConformance(t *testing.T) {
-	// Each verb and each answer, over pipes in virtual time, and over loopback, plain and
-	// with TLS.
+	// Each verb and each answer works over pipes in virtual time, and over loopback,
+	// plain and with TLS.
 	t.Run("pipes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { conform(t, newRig(t, pipes, ServerOptions{}, PeerOptions{})) })
 	})
@@ -387,7 +388,7 @@ func calls(t *testing.T, r *rig) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	// A hundred readers of mixed sizes share a peer: all get the right bytes, within the
+	// A hundred readers of mixed sizes share a peer. All get the right bytes, within the
 	// asker's memory of a few blocks and the server's bound.
 	r := newRig(t, loopback, ServerOptions{QueuedBytes: 2 << 20}, PeerOptions{Silence: time.Minute})
 	var work sync.WaitGroup

@@ -7,8 +7,8 @@ import (
 )
 
 func TestWorkersStayForTheNextItem(t *testing.T) {
-	// More items at once than workers may stay: all are done beside each other, some workers
-	// stay for what comes next, none is left at the end.
+	// There are more items at once than workers may stay. All are done at once, some
+	// workers stay for what comes next, and none is left at the end.
 	synctest.Test(t, func(t *testing.T) {
 		var idle idleWorkers
 		w := newWorkers(&idle)

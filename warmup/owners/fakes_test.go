@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeOrigin is all nodes' bucket: a flat directory that counts what it is asked. It also is
-// warmup.Names of each.
+// fakeOrigin is the bucket of all nodes: a flat directory that counts its requests. It is
+// also the warmup.Names of each node.
 type fakeOrigin struct {
 	mu      sync.Mutex // guards the rest
 	objects []hearth.Object
@@ -154,10 +154,10 @@ type fakeDisk struct {
 	blocks map[hearth.ID]bool
 	bad    map[hearth.ID]bool
 	full   bool
-	// declines is one that is not kept.
+	// declines is the block that is not kept.
 	declines hearth.ID
 	flushes  int
-	flush    error // what a flush ends with
+	flush    error // the error of a flush
 }
 
 // Takes and Keep are hearth.Store's.
@@ -267,7 +267,7 @@ type fakeNode struct {
 	owners   *Owners
 	router   *route.Router
 	slowed   atomic.Int64
-	fills    atomic.Int64 // that were answered, each a block
+	fills    atomic.Int64 // that were answered, each for a block
 	room     fakeRoom
 	listener net.Listener
 	end      func()
@@ -277,7 +277,7 @@ type fakeNode struct {
 	peers map[string]*wire.Peer
 }
 
-// Names are those of the nodes that it knows, by id.
+// Names are the names of the nodes that it knows, by id.
 func (n *fakeNode) Names() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 )
 
 func TestARunIsOneRequest(t *testing.T) {
-	// An owner lacks all of an extent but a block in the middle: it asks its origin for what
-	// is before and behind it, by a request each, and each block is kept there.
+	// An owner lacks all of an extent but a block in the middle. It asks its origin for
+	// what lies before and behind that, one request each, and keeps each block.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
@@ -39,7 +39,7 @@ func TestARunIsOneRequest(t *testing.T) {
 	}
 }
 
-// largeOf is an object of an extent and more that another node owns the first of.
+// largeOf is an object of an extent and more. Another node owns its first extent.
 func (r *rig) largeOf(x *fakeNode) *hearth.Object {
 	for i := 0; ; i++ {
 		if o := r.origin.put("large"+string(rune('a'+i)), 20<<20); !x.owners.Here(o.Block(0)) {
@@ -49,7 +49,8 @@ func (r *rig) largeOf(x *fakeNode) *hearth.Object {
 }
 
 func TestOneBlockOfARunIsNotKept(t *testing.T) {
-	// An owner declines one block of a run: that one is not kept, and those behind it are.
+	// An owner declines one block of a run. That block is not kept, and those behind it
+	// are.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
@@ -72,8 +73,8 @@ func TestOneBlockOfARunIsNotKept(t *testing.T) {
 }
 
 func TestOneExtentIsNotToldOfAnother(t *testing.T) {
-	// Two extents of a file go to their owner in one frame, and it declines a block of the
-	// first: all of the second is kept.
+	// Two extents of a file go to their owner in one frame. It declines a block of the
+	// first extent, and keeps all of the second.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.largeOf(x)
@@ -119,8 +120,8 @@ func TestOneExtentIsNotToldOfAnother(t *testing.T) {
 }
 
 func TestAnOwnerDiesInARun(t *testing.T) {
-	// An owner has kept a part of a run when it ends, and this node is the next to be asked:
-	// what is left is its own, and nothing is counted twice.
+	// An owner has kept a part of a run when it ends, and this node is the next rank. The
+	// rest is this node's own, and nothing is counted twice.
 	p := &partly{kept: 5}
 	r := newRig(t, 1)
 	o := New(Options{Router: ringOf(p), Names: nameless, Disk: r.nodes[0].disk})
@@ -148,9 +149,9 @@ func TestAnOwnerDiesInARun(t *testing.T) {
 	}
 }
 
-// partly keeps the first blocks of what it is asked for, then is down.
+// partly keeps the first blocks that it is asked for, and is down after that.
 type partly struct {
-	route.Peer // nil: nobody reads from it
+	route.Peer // nil: nobody calls its other methods
 
 	kept int
 }
@@ -171,7 +172,7 @@ func (p *partly) Call(context.Context, uint16, *hearth.View) (*hearth.View, erro
 
 // fakePeer answers when it is told to.
 type fakePeer struct {
-	route.Peer // nil: nobody reads from it
+	route.Peer // nil: nobody calls its other methods
 
 	mu     sync.Mutex // guards frames
 	frames [][]wire.Want
@@ -199,7 +200,7 @@ func (p *fakePeer) Call(context.Context, uint16, *hearth.View) (*hearth.View, er
 	return nil, hearth.ErrRefused
 }
 
-// ringOf is a node that owns nothing, as good as, beside a peer that owns all.
+// ringOf is a node that owns next to nothing, beside a peer that owns the rest.
 func ringOf(p route.Peer) *route.Router {
 	where, err := place.New([]place.Node{{ID: "it", Weight: 1 << 62}, {ID: "me", Weight: 1}})
 	if err != nil {
@@ -218,8 +219,9 @@ func small(i int) hearth.Block {
 }
 
 func TestWhatWaitsGoesTogether(t *testing.T) {
-	// Many small objects are wanted while an owner answers none: there are as many frames
-	// as may be, and what comes then goes in one. Who leaves ends a frame nobody else waits for.
+	// Many small objects are wanted while an owner answers none. As many frames are sent
+	// as allowed, and what comes then shares one frame. A frame ends when the last caller
+	// leaves it.
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakePeer{answer: make(chan error)}
 		o := New(Options{Router: ringOf(p), Names: nameless, Disk: &fakeDisk{}})
@@ -262,7 +264,7 @@ func TestWhatWaitsGoesTogether(t *testing.T) {
 }
 
 func TestWhoHasTooMuchToDoIsAskedAgain(t *testing.T) {
-	// An owner refuses three times, and is not left for another; one that always refuses is.
+	// An owner refuses three times and is not passed by. An owner that always refuses is.
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakePeer{answer: make(chan error, 64)}
 		o := New(Options{Router: ringOf(p), Names: nameless, Disk: &fakeDisk{}})
@@ -292,8 +294,8 @@ func TestWhoHasTooMuchToDoIsAskedAgain(t *testing.T) {
 }
 
 func TestSiblingsAreOffered(t *testing.T) {
-	// Small objects are brought to who owns them, unless they are held there or there is no
-	// room that is free; what was brought is known here.
+	// Small objects are brought to their owners, unless these hold them or have no free
+	// room. This node remembers what was brought.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	s := x.owners.Siblings(siblings{x.own, x.disk})
@@ -364,7 +366,7 @@ func (s siblings) Held(context.Context, []hearth.Block) func(hearth.ID) bool {
 }
 
 func TestFlushesAreShared(t *testing.T) {
-	// Many ask a node to flush while one runs: all of them share the next one.
+	// Many ask a node for a flush while one runs. All of them share the next one.
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDisk{fakeDisk: fakeDisk{blocks: map[hearth.ID]bool{}}, begin: make(chan struct{})}
 		s := NewServed(ServedOptions{Disk: d, Readers: zero, Throttled: zero, Connections: func() int { return 8 }})
@@ -400,7 +402,7 @@ func (d *slowDisk) Flush(ctx context.Context) error {
 }
 
 func FuzzBodies(f *testing.F) {
-	// Whatever a peer sends is taken as what it means, or refused; nobody panics.
+	// Whatever a peer sends is understood or refused, and nothing panics.
 	o := hearth.Object{Link: "l", Key: "k\xff", ETag: "e", Size: 3 << 20, ModTime: time.Unix(5, 6).UTC(), Version: [16]byte{1, 2}}
 	for _, document := range []any{run{objectOf(&o), 1, 2}, offer{[]object{objectOf(small(1).Object)}, 9}, room{1, 2}, warmup.Verdict{Whole: 1}} {
 		v, err := view(document)
@@ -444,7 +446,7 @@ func FuzzBodies(f *testing.F) {
 }
 
 func TestIDsAreThemselves(t *testing.T) {
-	// Blocks that are asked for by their IDs are those that are looked for.
+	// A body of IDs names the blocks that were asked for.
 	o := hearth.Object{Size: 100 << 20, Version: [16]byte{9, 8, 7, 15: 1}}
 	blocks := []hearth.Block{o.Block(0), o.Block(77), small(3)}
 	ids, err := parseIDs(appendIDs(nil, blocks))
@@ -456,7 +458,8 @@ func TestIDsAreThemselves(t *testing.T) {
 }
 
 func BenchmarkHeld(b *testing.B) {
-	// A page of names of small objects is asked for, over loopback; per object.
+	// A page of names of small objects is asked for, over loopback. The figure is per
+	// object.
 	r := newRig(b, 2)
 	x := r.nodes[0]
 	blocks := make([]hearth.Block, 512)
@@ -471,8 +474,8 @@ func BenchmarkHeld(b *testing.B) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	// 64 at a time have small objects loaded that their owner holds: what a load costs beside
-	// its origin.
+	// 64 loads at a time ask for small objects that their owner holds. This is the cost
+	// of a load without its origin.
 	r := newRig(b, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.theirs(x)

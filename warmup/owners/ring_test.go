@@ -15,8 +15,9 @@ import (
 )
 
 func TestOverlappingDriversAskTheOriginOnce(t *testing.T) {
-	// Two nodes of three warm up the same at the same time: the origin is asked for each byte
-	// once, each block stands at its owner and nowhere else, and a third job finds all present.
+	// Two nodes of three warm up the same set at once. The origin is asked for each byte
+	// once, each block lies at its owner and nowhere else, and a third job finds
+	// everything present.
 	r := newRig(t, 3)
 	files, bytes := r.origin.fill()
 	a, b := r.engine(r.nodes[0]), r.engine(r.nodes[1])
@@ -56,8 +57,8 @@ func TestOverlappingDriversAskTheOriginOnce(t *testing.T) {
 }
 
 func TestAnOwnerDiesInTheMiddle(t *testing.T) {
-	// An owner dies while a job loads, and the ring hears of that later, or not before the
-	// job's end: all of it is held in the end by who can be asked for it.
+	// An owner dies while a job loads. The ring notices later, or only after the job's
+	// end. In the end, all is held by nodes that can be asked for it.
 	for _, name := range []string{"the ring hears of it", "nobody hears of it"} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 3)
@@ -120,8 +121,8 @@ func TestAFullOwnerIsNamed(t *testing.T) {
 }
 
 func TestACheckNamesTheNode(t *testing.T) {
-	// One owner has a block that is damaged, another has lost one: a check names both, and
-	// where, and loads nothing.
+	// One owner has a damaged block, another has lost one. A check names both blocks and
+	// both nodes, and loads nothing.
 	r := newRig(t, 3)
 	r.origin.fill()
 	e := r.engine(r.nodes[0])
@@ -161,7 +162,7 @@ func TestACheckNamesTheNode(t *testing.T) {
 }
 
 func TestThrottlingReachesWhoAsks(t *testing.T) {
-	// An owner's origin asks to slow down: who has it load blocks hears of that.
+	// An owner's origin asks to slow down. The node whose blocks it loads learns of that.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	x.owners.loads(other.id)
@@ -181,8 +182,8 @@ func TestThrottlingReachesWhoAsks(t *testing.T) {
 }
 
 func TestAnOwnerShrinksAndEnds(t *testing.T) {
-	// While its origin asks to slow down an owner does less for others at a time; one whose
-	// asker has gone, or that ends itself, says no word on the block.
+	// While its origin asks to slow down, an owner works on less for others at a time. A
+	// load whose asker has gone, or whose owner ends, is refused.
 	r := newRig(t, 2)
 	x := r.nodes[1]
 	o := r.origin.put("slow", 1000)
@@ -210,7 +211,7 @@ func TestAnOwnerShrinksAndEnds(t *testing.T) {
 	}
 }
 
-// wait looks until something is so.
+// wait waits until something is true.
 func wait(t testing.TB, is func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
@@ -225,7 +226,8 @@ func wait(t testing.TB, is func() bool) {
 }
 
 func TestWhatIsNotFlushedIsNotCounted(t *testing.T) {
-	// An owner's device fails as it is flushed: what it took is not kept, by its own words.
+	// An owner's device fails as it is flushed. What the owner took is not kept, with its
+	// error.
 	r := newRig(t, 2)
 	files, bytes := r.origin.fill()
 	r.nodes[1].disk.flush = errors.New("input/output error")
@@ -246,7 +248,8 @@ func TestWhatIsNotFlushedIsNotCounted(t *testing.T) {
 }
 
 func TestWhoCannotBeFlushedIsNotBelieved(t *testing.T) {
-	// An owner that could not be asked to flush holds nothing for certain, until it is flushed.
+	// An owner that could not be asked to flush holds nothing for certain until it is
+	// flushed.
 	r := newRig(t, 2)
 	x, other := r.nodes[0], r.nodes[1]
 	o := r.theirs(x)
@@ -295,8 +298,8 @@ func (r *rig) theirs(x *fakeNode) *hearth.Object {
 }
 
 func TestASetThatDoesNotFitIsRefused(t *testing.T) {
-	// The ring's nodes together have less room than a job needs: it is refused, with the
-	// numbers, and nothing is loaded beyond what is free.
+	// The nodes of the ring together have less room than a job needs. The job is refused
+	// with the numbers, and nothing is loaded beyond the free room.
 	r := newRig(t, 3)
 	_, bytes := r.origin.fill()
 	for _, x := range r.nodes {
@@ -321,7 +324,7 @@ func TestASetThatDoesNotFitIsRefused(t *testing.T) {
 }
 
 func TestAVersionThatHasGone(t *testing.T) {
-	// The origin has another version by now: its owner says so, of one block and of many.
+	// The origin has a newer version. The owner says so, for one block and for many.
 	r := newRig(t, 2)
 	x := r.nodes[0]
 	for _, size := range []int64{1000, 20 << 20} {
@@ -345,7 +348,7 @@ func TestAVersionThatHasGone(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
-	// All others are down: what they own fails with the cause, and is held by nobody.
+	// All other nodes are down. Their blocks fail with the cause, and nobody holds them.
 	r := newRig(t, 3)
 	x := r.nodes[0]
 	r.nodes[1].end()

@@ -8,8 +8,8 @@ import (
 )
 
 func TestPins(t *testing.T) {
-	// What a job has pinned is pinned until the job is over, few others are, and memory
-	// is counted and given back; without memory nothing more is pinned.
+	// What a job has pinned is pinned until the job is over, and few other objects are.
+	// Memory is counted and given back. Without memory nothing more is pinned.
 	version := func(i int) [16]byte { return hearth.VersionOf("id", fmt.Sprint(i), "e", 1) }
 	var used, budget int64 = 0, 1 << 20
 	p := &Pins{Reserve: func(n int64) bool {
@@ -42,7 +42,7 @@ func TestPins(t *testing.T) {
 	budget = used
 	refused := false
 	for i := many; i < 4*many && !refused; i++ {
-		refused = !b.Add(version(i)) // in its second sieve
+		refused = !b.Add(version(i)) // in its second Bloom filter
 	}
 	if !refused {
 		t.Error("memory beyond the budget")

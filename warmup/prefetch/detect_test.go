@@ -30,8 +30,9 @@ func inOrder(order []int) (all []miss) {
 }
 
 func TestWhatLiesInNoOrder(t *testing.T) {
-	// Of 64 misses, those of a reader in order, of sixteen who share one, of seven with parts of their own and of one who begins again
-	// lie in order; a shuffled directory does not, nor do 32 of it.
+	// Of 64 misses each, these lie in order: of one reader in order, of sixteen readers
+	// that share an order, of seven with parts of their own, and of one that begins
+	// again. A shuffled directory does not, nor do 32 of its misses.
 	rng := rand.New(rand.NewPCG(hearthtest.Seed(t), 0))
 	up := make([]int, windowMisses)
 	for i := range up {
@@ -71,7 +72,7 @@ func TestWhatLiesInNoOrder(t *testing.T) {
 }
 
 func TestPilesAreTheFewestRuns(t *testing.T) {
-	// The rule says what the longest falling sequence of keys says, found the slow way.
+	// The rule agrees with the longest falling sequence of keys, computed the slow way.
 	rapid.Check(t, func(t *rapid.T) {
 		order := rapid.Permutation(func() (p []int) {
 			for i := range 40 {
@@ -110,8 +111,9 @@ func readSlowly(d *detector, most int, now time.Time, pause time.Duration, next 
 }
 
 func TestADirectoryBecomesAnArea(t *testing.T) {
-	// A directory read in random order is one after 64 misses at most; in order, over and over the same objects, in another
-	// link, or a miss a second, it is not.
+	// A directory that is read in random order becomes an area after 64 misses at most.
+	// It does not if it is read in order, if the same objects are read again and again,
+	// if the misses are of another link, or with one miss a second.
 	now, order := time.Unix(1000, 0), rand.New(rand.NewPCG(1, 2)).Perm(1000)
 	d := newDetector()
 	a, after := readTo(&d, 64, now, func(i int) *hearth.Object { return object("a/d/", order[i], 1000) })
@@ -135,8 +137,9 @@ func TestADirectoryBecomesAnArea(t *testing.T) {
 }
 
 func TestATreeBecomesAnArea(t *testing.T) {
-	// A random epoch over a thousand directories, with one or two levels of them, makes the tree an area after 64 misses; a
-	// directory is filled once it is missed in, and no other. Walks in order make none.
+	// An epoch in random order over a thousand directories, with one or two levels of
+	// them, makes the tree an area after 64 misses. A directory is filled once there is a
+	// miss in it, and no other is. Walks in order make no area.
 	now, rng := time.Unix(1000, 0), rand.New(rand.NewPCG(3, 4))
 	for name, dir := range map[string]func(i int) string{
 		"train/": func(i int) string { return fmt.Sprintf("train/n%04d/", i) },
@@ -178,7 +181,8 @@ func TestATreeBecomesAnArea(t *testing.T) {
 }
 
 func TestTheNextDirectoriesFollow(t *testing.T) {
-	// Who reads one directory after the other, each in random order, has the third filled from the first miss on.
+	// A reader takes one directory after the other, each in random order. The third one
+	// is filled from the first miss on.
 	now, rng := time.Unix(1000, 0), rand.New(rand.NewPCG(5, 6))
 	d := newDetector()
 	var last *area
@@ -197,7 +201,8 @@ func TestTheNextDirectoriesFollow(t *testing.T) {
 }
 
 func TestWasteIsNotTrusted(t *testing.T) {
-	// A directory of whose prefetch less than half was read is none for an hour, one of which half was is one again.
+	// A directory of whose prefetch less than half was read becomes no area for an hour.
+	// A directory of whose prefetch half was read becomes one again.
 	now, order := time.Unix(1000, 0), rand.New(rand.NewPCG(7, 8)).Perm(1000)
 	d := newDetector()
 	again := func() *area {

@@ -16,18 +16,18 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// fakeStore is a store before an origin that answers after latency. It counts, and can
-// be full, behind or fail.
+// fakeStore is a store before an origin that answers after latency. It counts, and can be
+// full, fall behind or fail.
 type fakeStore struct {
 	mu      sync.Mutex // guards the rest
 	held    map[hearth.ID]bool
 	flying  map[hearth.ID]chan struct{}
-	slow    bool // what begins is told late
-	most    int  // that were flying at once
+	slow    bool // begun is called late
+	most    int  // how many were in flight at once
 	asked   map[hearth.ID]int
-	room    int // objects that it still takes; < 0: any number
+	room    int // how many more objects it takes; < 0 means any number
 	declare bool
-	oldest  time.Time // of a full one: when what would be replaced was used last; zero: nothing would be
+	oldest  time.Time // when the object that a full store would evict was last used; zero means that it evicts none
 	behind  bool
 	fail    error
 	latency time.Duration
@@ -63,7 +63,7 @@ func (s *fakeStore) Held(_ context.Context, blocks []hearth.Block) func(hearth.I
 	return s.Has
 }
 
-// Takes tells of a full store, unless that is to be found out.
+// Takes says that a full store is full, unless prefetch is to find that out.
 func (s *fakeStore) Takes(_ hearth.Block, since time.Time) (would, soon bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *fakeStore) Fill(ctx context.Context, b hearth.Block, begun func()) erro
 	return err
 }
 
-// readers of the fake store and what prefetch hears of them.
+// rig has readers of the fake store, and what prefetch hears of them.
 type rig struct {
 	*fakeStore
 	*Prefetch
@@ -185,7 +185,7 @@ func (r *rig) get(o *hearth.Object) {
 	}
 }
 
-// epoch has so many readers share the objects in an order.
+// epoch has so many readers share the objects, in some order.
 func (r *rig) epoch(readers int, order []*hearth.Object) {
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -199,7 +199,7 @@ func (r *rig) epoch(readers int, order []*hearth.Object) {
 	all.Wait()
 }
 
-// shuffled are all objects, in an order of a seed that is told.
+// shuffled are all objects, in the order of a seed that is logged.
 func (r *rig) shuffled(t *testing.T) []*hearth.Object {
 	all := r.all()
 	rand.New(rand.NewPCG(hearthtest.Seed(t), 5)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -229,8 +229,9 @@ func (r *rig) end(t *testing.T) {
 }
 
 func TestARandomEpochIsAsFastAsADownloader(t *testing.T) {
-	// Eight readers of a tree in random order, 20 ms away: each object is asked for once, in much less time than eight at a time take,
-	// never more than the connections allow, and nothing is wasted in the end.
+	// Eight readers read a tree in random order, 20 ms away. Each object is asked for
+	// once, and it takes much less time than eight requests at a time would. There are
+	// never more requests than connections, and nothing is wasted in the end.
 	for dirs, files := range map[int]int{1: 2000, 20: 100, 500: 4} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(dirs, files)
@@ -254,7 +255,8 @@ func TestARandomEpochIsAsFastAsADownloader(t *testing.T) {
 }
 
 func TestWhatIsHeldElsewhereIsAskedForOnce(t *testing.T) {
-	// Of a tree that is held, though not here, nothing is brought, and each of its names is asked for once, many at a time.
+	// Of a tree that other nodes hold nothing is brought. Each of its names is asked
+	// about once, many at a time.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(20, 150) // two pages each
 		r.elsewhere = true
@@ -290,8 +292,9 @@ func TestInOrderNothingIsBrought(t *testing.T) {
 }
 
 func TestWhoStopsReading(t *testing.T) {
-	// A reader that stops after some files: sixteen times what it read is brought at most, 30 s later it is wasted and its memory given back;
-	// and it begins no more for an hour, then it does.
+	// A reader stops after some files. At most sixteen times what it read is brought. 30
+	// s later that is wasted, and its memory is given back. Prefetch begins there again
+	// only after an hour.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 3000)
 		order := r.shuffled(t)
@@ -320,8 +323,9 @@ func TestWhoStopsReading(t *testing.T) {
 }
 
 func TestReadersGoFirst(t *testing.T) {
-	// While others have all connections, the disk is behind or the memory is used, nothing begins; once they are free it does. What an origin
-	// throttles is halved.
+	// While others have all connections, the disk is behind or the memory is used,
+	// nothing begins. Once they are free it does. An origin that throttles halves the
+	// number of requests.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 3000)
 		r.others.Store(56)
@@ -365,7 +369,8 @@ func TestReadersGoFirst(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	// Requests are halved when an origin asks to slow down, at most once an interval, down to one, and grow back two seconds later.
+	// Requests are halved when an origin asks to slow down, at most once an interval,
+	// down to one. They grow back two seconds later.
 	c, now := newPace(), time.Unix(1, 0)
 	c.look(5, now) // from before
 	for _, x := range []struct {
@@ -388,8 +393,8 @@ func TestPace(t *testing.T) {
 }
 
 func TestAFullStore(t *testing.T) {
-	// A store that is full is brought nothing more, whether it says so or declines what was fetched, which is wasted; what is held may
-	// still be read.
+	// A full store gets nothing more, whether it says that it is full or declines what
+	// was fetched. What was declined is wasted. What is held may still be read.
 	for _, declares := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(1, 3000)
@@ -421,7 +426,8 @@ func TestAFullStore(t *testing.T) {
 }
 
 func TestAFullStoreThatReplaces(t *testing.T) {
-	// Into a full store that replaces what it holds, what nobody has asked for is brought in the place of what was used before the directory was read, and of nothing later.
+	// In a full store that evicts, a prefetched block takes the place of a block that was
+	// last used before the directory was read, and of no other.
 	for _, later := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(10, 300)
@@ -451,8 +457,10 @@ func TestAFullStoreThatReplaces(t *testing.T) {
 }
 
 func TestAnEpochUsesFewOfWhatIsBroughtUntilItsEnd(t *testing.T) {
-	// Why an area does not end when fewer than half of what it brought is used: eight readers of 20,000 files in random order over 100
-	// directories have used a few in a hundred of what was brought once half of the set is there, not half of it when nearly all is, and all in the end.
+	// This is why an area does not end while less than half of what it brought is used.
+	// Eight readers read 20,000 files in random order over 100 directories. Once half of
+	// the set is there, they have used a few in a hundred of what was brought. When
+	// nearly all is there, they have used less than half, and in the end all.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(100, 200)
 		const all = 20_000
@@ -487,7 +495,8 @@ func TestAnEpochUsesFewOfWhatIsBroughtUntilItsEnd(t *testing.T) {
 }
 
 func TestAFailingOrigin(t *testing.T) {
-	// An origin that fails is asked some times, then no more, until somebody reads there again after a silence; the sums stay right.
+	// An origin that fails is asked some times. Then it is asked no more, until somebody
+	// reads there again after a silence. The sums stay right.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 3000)
 		order := r.shuffled(t)
@@ -511,7 +520,7 @@ func TestAFailingOrigin(t *testing.T) {
 }
 
 func TestEvictedUnread(t *testing.T) {
-	// What is brought and evicted before anybody reads it is wasted, and ends it.
+	// What is evicted before anybody reads it is wasted, and ends the area.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 1000)
 		order := r.shuffled(t)
@@ -531,7 +540,8 @@ func TestEvictedUnread(t *testing.T) {
 }
 
 func TestAHitCostsNothing(t *testing.T) {
-	// A READ of what is held allocates nothing, whether something was brought or not, nor does the first one of what was.
+	// A READ of what is held allocates nothing, whether something was prefetched or not.
+	// Neither does the first READ of what was prefetched.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 1000)
 		order := r.shuffled(t)
@@ -556,7 +566,7 @@ func TestAHitCostsNothing(t *testing.T) {
 }
 
 func TestWithoutMemory(t *testing.T) {
-	// Where there is no memory to note what was brought, nothing is.
+	// Without memory to note what was brought, nothing is brought.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 1000)
 		r.o.Reserve = func(int64) bool { return false }
@@ -569,7 +579,8 @@ func TestWithoutMemory(t *testing.T) {
 }
 
 func TestLittleMemory(t *testing.T) {
-	// With little memory one request is under way at a time, and no more is unread than the table has words for.
+	// With little memory, one request is in flight at a time. No more objects are unread
+	// than the table has words for.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(1, 1000)
 		r.o.Memory = 1 << 20
@@ -586,7 +597,8 @@ func TestLittleMemory(t *testing.T) {
 }
 
 func TestCloseInTheMidst(t *testing.T) {
-	// A node that ends while directories are filled waits for what is under way and leaves nothing.
+	// A node that ends while directories are filled waits for what is in flight, and
+	// leaves nothing.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(20, 500)
 		order := r.shuffled(t)

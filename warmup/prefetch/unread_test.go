@@ -10,7 +10,8 @@ import (
 )
 
 func TestUnread(t *testing.T) {
-	// What is noted is found once, with its area and size; a sweep gives the bytes of one area alone.
+	// What is noted is found once, with its area and size. A sweep returns the bytes of
+	// one area alone.
 	rapid.Check(t, func(t *rapid.T) {
 		type noted struct {
 			area int
@@ -56,7 +57,8 @@ func TestUnread(t *testing.T) {
 }
 
 func TestUnreadIsTakenOnce(t *testing.T) {
-	// Of many who take the same objects while they are noted, one gets each.
+	// Many goroutines take the same objects while these are noted. Each object goes to
+	// one of them.
 	u := newUnread(setsFor(256 << 20))
 	var put, got atomic.Int64
 	var all sync.WaitGroup
@@ -83,7 +85,8 @@ func TestUnreadIsTakenOnce(t *testing.T) {
 }
 
 func TestUnreadDoesNotRunOver(t *testing.T) {
-	// Until it is full nearly all find a place, and its size follows the memory.
+	// Nearly all objects find a place until the table is full. Its size follows the
+	// memory.
 	u := newUnread(setsFor(64 << 20))
 	rng, refused := rand.New(rand.NewPCG(1, 9)), 0
 	for !u.full() {
