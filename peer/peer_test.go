@@ -42,8 +42,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// quick is a ring's life in tenths of a second, but that a node has five seconds to deny that it is dead: one
-// that waits for its processor would leave the ring, and its blocks be read once more.
+// quick is the timing of a ring in tenths of a second. A node has five seconds to deny
+// that it is dead, though: one that waits for its processor would leave the ring, and its
+// blocks would be read once more.
 func quick() members.Timing {
 	return members.Timing{Probe: 200 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: time.Second, Suspicion: 25, Forget: 300 * time.Millisecond, Batch: 20 * time.Millisecond,
@@ -71,7 +72,7 @@ func (f sourceFunc) Get(ctx context.Context, b hearth.Block, off, n int) (*heart
 	return f(ctx, b, off, n)
 }
 
-// node is one of a ring: the tiers that a node has, without a disk.
+// node is a node of the ring: the tiers that a node has, without a disk.
 type node struct {
 	*Ring
 	router *route.Router
@@ -171,8 +172,8 @@ func start(t *testing.T, k *bucket, cluster *secret.Cluster, id byte, seeds ...*
 }
 
 func TestWhoIsShownIsAsked(t *testing.T) {
-	// A ring that shows another node as an owner reads by it already: both are one Table, which
-	// is there as soon as a snapshot was taken.
+	// A ring that shows another node as an owner already reads by it: both are one Table,
+	// which is there as soon as a snapshot was taken.
 	self, other := members.ID{1}, members.ID{2}
 	r := &Ring{c: Config{Members: members.Config{ID: self}, Pool: hearth.NewPool(1 << 20), Router: route.New(self.String())}, stop: t.Context(), peers: map[members.ID]*neighbour{}}
 	t.Cleanup(func() {
@@ -204,7 +205,7 @@ func (n *node) asked(id members.ID) wire.Stats {
 	return n.Ring.peers[id].Stats()
 }
 
-// agree waits until all nodes know of as many owners.
+// agree waits until all nodes know the same number of owners.
 func agree(t *testing.T, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -224,8 +225,9 @@ func blocks(n int) (list []hearth.Block) {
 }
 
 func TestARing(t *testing.T) {
-	// Three nodes read each block from the bucket once; who joins finds what is its own now at
-	// those who had it; who leaves or falls silent costs no read.
+	// Three nodes read each block from the bucket once. A node that joins finds its
+	// blocks at their former owners. A node that leaves or falls silent makes no read
+	// fail.
 	k, cluster, set := &bucket{}, clusterOf(t, theKey, "test"), blocks(60)
 	a := start(t, k, cluster, 1)
 	b := start(t, k, cluster, 2, a)
@@ -272,7 +274,7 @@ func TestARing(t *testing.T) {
 		t.Error(err)
 	}
 	agree(t, a, b, c)
-	if err := c.Ring.Close(); err != nil { // without a word
+	if err := c.Ring.Close(); err != nil { // without telling the others
 		t.Error(err)
 	}
 	for _, n := range []*node{a, b} {
@@ -284,7 +286,7 @@ func TestARing(t *testing.T) {
 }
 
 func TestLoadAtTheOwner(t *testing.T) {
-	// A block is loaded where it belongs, without a byte on the way.
+	// A block is loaded at its owner, and its bytes do not travel.
 	k, cluster := &bucket{}, clusterOf(t, theKey, "test")
 	a := start(t, k, cluster, 1)
 	b := start(t, k, cluster, 2, a)
@@ -303,7 +305,7 @@ func TestLoadAtTheOwner(t *testing.T) {
 }
 
 func TestStrangersGetNothing(t *testing.T) {
-	// Another cluster's node does not join, and where it knows the address of reads its
+	// Another cluster's node does not join. If it knows the address of reads, its
 	// connection ends before anything is answered.
 	k, cluster := &bucket{}, clusterOf(t, theKey, "test")
 	a := start(t, k, cluster, 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// from connects to a node's reads from an address of loopback.
+// from connects to a node's address of reads from an address of loopback.
 func from(t *testing.T, n *node, address string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -59,8 +59,10 @@ func ended(t *testing.T, what string, conn net.Conn) {
 }
 
 func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
-	// More connections than there is room for come from one address, from that of the node, from eight, or from more than there are places, and say
-	// nothing: a node of the ring is greeted, for which those are cut, and are counted, that have said nothing for the longest.
+	// More connections than there is room for say nothing. They come from one address,
+	// from the node's own, from eight, or from more addresses than there are places. A
+	// node of the ring is still greeted. For it, the connections that have said nothing
+	// for the longest are cut, and counted.
 	cluster := clusterOf(t, theKey, "test")
 	const more = 40
 	for _, c := range []struct {
@@ -86,7 +88,8 @@ func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
 }
 
 func TestTheOldestHandshakeOfAnAddressGoes(t *testing.T) {
-	// Two addresses have all places: the one that has most loses its oldest for the other, and for one of its own.
+	// Two addresses have all places. The one with the most loses its oldest connection to
+	// the other, and to one of its own.
 	cluster := clusterOf(t, theKey, "test")
 	a := start(t, &bucket{}, cluster, 1)
 	few := from(t, a, "127.0.0.3")
@@ -112,8 +115,8 @@ func TestTheOldestHandshakeOfAnAddressGoes(t *testing.T) {
 }
 
 func TestStrangersPushOutNoMember(t *testing.T) {
-	// A connection from a member's address is in the middle of its handshake when strangers come, one each
-	// from more addresses than there are places: it stays.
+	// A connection from a member's address is in the middle of its handshake when
+	// strangers come, one each from more addresses than there are places. It stays.
 	cluster := clusterOf(t, theKey, "test")
 	k := &bucket{}
 	a := start(t, k, cluster, 1)
@@ -137,10 +140,10 @@ func TestStrangersPushOutNoMember(t *testing.T) {
 // halfway is a client's connection on which some of the server's bytes never come.
 type halfway struct {
 	net.Conn
-	left int // bytes that come
+	left int // how many bytes still come
 }
 
-// greetingBytes has a server's greeting, with encryption.
+// greetingBytes is the size of a server's greeting, with encryption.
 const greetingBytes = 23
 
 func (c *halfway) Read(p []byte) (int, error) {
@@ -152,11 +155,12 @@ func (c *halfway) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *halfway) Close() error { return nil } // the handshake's end is not the connection's
+func (c *halfway) Close() error { return nil } // the end of the handshake is not that of the connection
 
 func TestWhoStopsHalfwayHoldsAPlaceAndNoMore(t *testing.T) {
-	// Clients with the right greeting stop after it, after TLS's first message, or after some of the answer; others say nothing. Each holds a
-	// place, and the oldest goes for a node that comes.
+	// Clients with the right greeting stop after it, after TLS's first message, or after
+	// some of the answer. Others say nothing. Each holds a place, and the oldest goes for
+	// a node that comes.
 	cluster := clusterOf(t, theKey, "test")
 	a := start(t, &bucket{}, cluster, 1)
 	identity, err := cluster.Identity(members.ID{15: 3}.String(), secret.Options{Within: time.Hour})
@@ -185,7 +189,8 @@ func TestWhoStopsHalfwayHoldsAPlaceAndNoMore(t *testing.T) {
 }
 
 func TestManyNodesOfOneAddressStay(t *testing.T) {
-	// Nodes behind one address that have shown the key hold no places: all of them stay while strangers of that address take all places and more.
+	// Nodes behind one address that have shown the key hold no places. All of them stay
+	// while strangers from that address take all places and more.
 	cluster := clusterOf(t, theKey, "test")
 	a := start(t, &bucket{}, cluster, 1)
 	var peers []*wire.Peer

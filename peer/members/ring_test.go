@@ -172,7 +172,7 @@ func TestWhatANodeAnnouncesAloneSilencesNobody(t *testing.T) {
 	t.Parallel()
 	ca, _ := config(t, "a")
 	ca.Timing.PushPull, ca.Timing.Rejoin, ca.Timing.Gossip = time.Hour, time.Hour, time.Hour
-	ca.Timing.Probe, ca.Timing.Suspicion = 500*time.Millisecond, 1000 // probes pass news on, too, but not while the two come
+	ca.Timing.Probe, ca.Timing.Suspicion = 500*time.Millisecond, 1000 // probes pass news on, but not while the two come
 	a := start(t, ca)
 	if err := a.Announce(t.Context(), Active); err != nil {
 		t.Fatal(err)

@@ -12,15 +12,16 @@ import (
 	"testing"
 )
 
-// five is how far a node's count of extents is from its share by chance, as a part of
-// that: five standard deviations, of the slots it owns and the extents in them.
+// five is how far a node's count of extents may be from its share by chance, as a
+// fraction of the share. It is five standard deviations, of the slots that it owns and
+// the extents in them.
 func five(share float64, extents int) float64 {
 	return 5 * math.Sqrt((1-share)/share*(1./Slots+1/float64(extents)))
 }
 
 func TestBalance(t *testing.T) {
-	// Of many extents each node owns its part of all weights, as near as chance lets it. At
-	// 1,000 nodes there are fewer, as each draws most of its slot's ranks.
+	// Of many extents each node owns its part of all weights, as near as chance lets it.
+	// With 1,000 nodes there are fewer extents, as each draws most of its slot's ranks.
 	for n, many := range map[int]int{10: 300_000, 100: 300_000, 1000: 100_000} {
 		slots := extents(many)
 		m := mapOf(t, ring(n, 0))
@@ -40,26 +41,28 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// most is what may move with a node, as a part of its share.
+// most is what may move with a node, as a multiple of its share.
 const most = 1.1
 
-// part is what a node owns, or several: what moved of it, and its share, of everything.
+// part is what a node or several nodes own: what of it moved, and its share of
+// everything.
 type part struct{ moved, share float64 }
 
-// tells reports whether chance is so small that what moved tells the share from the most
-// that may.
+// tells reports whether chance is small enough to tell the share from the most that may
+// move.
 func (p part) tells(extents int) bool { return 1+five(p.share, extents) < most }
 
 func TestChangeMovesAShare(t *testing.T) {
-	// Nodes leave and come back one after the other: what moves is just what each owns, and
-	// that is at most 1.1x its share. Chance moves more of a node whose share is small, for the
-	// slots are as many as they are: of 100 nodes and more the lighter ones are held to that
-	// together, as few of them as own two in a hundred, and each to five standard deviations.
+	// Nodes leave and come back one after the other. What moves is just what each owns,
+	// and that is at most 1.1x its share. Chance moves more of a node whose share is
+	// small, since the number of slots is fixed. So of 100 nodes and more the lighter
+	// ones are checked together, as few of them as own two in a hundred. Each one alone
+	// is checked against five standard deviations.
 	const many = 200_000
 	slots := extents(many)
 	for _, c := range []struct{ nodes, leave, told int }{{10, 10, 10}, {100, 14, 4}, {1000, 13, 1}} {
 		nodes := ring(c.nodes, 0)
-		if c.nodes == 1000 { // what the lightest own tells least
+		if c.nodes == 1000 { // what the lightest own says least
 			slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Compare(b.Weight, a.Weight) })
 		}
 		l := newLeaves(t, nodes, slots)
@@ -90,7 +93,7 @@ func TestChangeMovesAShare(t *testing.T) {
 	}
 }
 
-// leaves are changes of a map by a node that leaves and comes back.
+// leaves are the changes of a map by a node that leaves and comes back.
 type leaves struct {
 	all     *Map
 	nodes   []Node
@@ -111,7 +114,7 @@ func newLeaves(t *testing.T, nodes []Node, slots []Slot) *leaves {
 	return l
 }
 
-// leave returns what moved: all that the node owns, and nothing else.
+// leave returns what moved, which must be all that the node owns and nothing else.
 func (l *leaves) leave(t *testing.T, x Node) part {
 	t.Helper()
 	less := next(t, l.all, slices.DeleteFunc(slices.Clone(l.nodes), func(n Node) bool { return n == x }))

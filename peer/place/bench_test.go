@@ -6,7 +6,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// thousand is a Map of 1,000 nodes in 8 zones, all drawn, and one that lacks its first.
+// thousand is a Map of 1,000 nodes in 8 zones, all drawn, and one without the first of
+// them.
 func thousand(b *testing.B) (all, less *Map, nodes []Node) {
 	nodes = ring(1000, 8)
 	less = mapOf(b, nodes[1:])

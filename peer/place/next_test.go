@@ -12,9 +12,9 @@ import (
 )
 
 func TestChangesAreAsIfComputedAnew(t *testing.T) {
-	// Nodes join, leave, and change their weights and zones, several at a time, while slots
-	// are asked for now and then: each Map answers as a new one does, and as the plainest
-	// computation. What two Maps in a row differ in has to do with who changed.
+	// Nodes join, leave, and change their weights and zones, several at a time, while
+	// slots are asked for now and then. Each Map answers as a new one does, and as the
+	// plainest computation. Two successive Maps differ only by the nodes that changed.
 	rapid.Check(t, func(t *rapid.T) {
 		p := &plan{T: t, zones: rapid.IntRange(1, 4).Draw(t, "zones")}
 		nodes := p.nodes(rapid.IntRange(0, 30).Draw(t, "nodes"))
@@ -69,7 +69,7 @@ func (p *plan) weight() int64 {
 	return rapid.SampledFrom([]int64{0, 1, 2, 3, 8, 1 << 20, 1 << 40, 1<<40 + 1<<30, 1<<63 - 1}).Draw(p.T, "weight")
 }
 
-// change leaves the order of those that stay, which does not matter, and the slice as it is.
+// change leaves the slice as it is. The order of the nodes that stay does not matter.
 func (p *plan) change(nodes []Node) []Node {
 	nodes = slices.Clone(nodes)
 	for range rapid.IntRange(0, min(5, len(nodes))).Draw(p.T, "leave") {
@@ -108,15 +108,15 @@ func compareAnew(t *rapid.T, before, m *Map, nodes []Node) {
 	}
 }
 
-// stayed reports whether a Map has just this node.
+// stayed reports whether a Map has exactly this node.
 func stayed(m *Map, n Node) (Node, bool) {
 	x, ok := m.Node(n.ID)
 	return x, ok && x == n
 }
 
 func TestZonesBeginAndCeaseToCount(t *testing.T) {
-	// All nodes are in one zone; a small one comes in another and is rank 2 everywhere; it
-	// leaves, and draws alone decide again.
+	// All nodes are in one zone. A small one comes in another zone and is rank 2
+	// everywhere. When it leaves, draws alone decide again.
 	nodes := ring(31, 1)
 	nodes[0].Zone, nodes[0].Weight = "another", 1
 	m := mapOf(t, nodes[1:])
@@ -152,9 +152,9 @@ func drawn(m *Map) int {
 }
 
 func TestAChangeKeepsWhatWasDrawn(t *testing.T) {
-	// A joiner makes no slot be drawn anew. Neither do two leavers where zones do not count;
-	// where they do, few slots. More readers, and the same nodes in another order, change
-	// nothing at all.
+	// A joiner makes no slot be drawn anew. Neither do two leavers if zones do not count;
+	// if they do, few slots are. More readers, and the same nodes in another order,
+	// change nothing at all.
 	const used = 1 << 14
 	for _, zones := range []int{0, 4} {
 		nodes := ring(201, zones)

@@ -13,7 +13,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// ring makes nodes of random weights from 1 to 8 GiB with random ids; zones 0: nobody gives one.
+// ring makes nodes with random weights from 1 to 8 GiB and random ids. With 0 zones, no
+// node has one.
 func ring(n, zones int) []Node {
 	r := rand.New(rand.NewPCG(1, uint64(n)))
 	nodes := make([]Node, n)
@@ -44,12 +45,12 @@ func next(t testing.TB, m *Map, nodes []Node) *Map {
 	return n
 }
 
-// object is one of so many bytes.
+// object is an object of so many bytes.
 func object(link, key string, size int64) *hearth.Object {
 	return &hearth.Object{Link: link, Key: key, ETag: "e", Size: size, Version: hearth.VersionOf("s3://b", key, "e", size)}
 }
 
-// extents are the slots of those of large objects, of 100 extents each.
+// extents are the slots of the extents of large objects, with 100 extents each.
 func extents(n int) []Slot {
 	slots := make([]Slot, n)
 	for i := range slots {
@@ -70,8 +71,8 @@ func ownersOf(m *Map, slots []Slot) map[string]int {
 }
 
 func TestZones(t *testing.T) {
-	// Ranks 1 and 2 lie in two zones wherever there are two, however small one is, and no
-	// node has two ranks. A zone of nodes that own nothing is none.
+	// Ranks 1 and 2 lie in two zones if there are two, however small one is. No node has
+	// two ranks. A zone whose nodes own nothing does not count.
 	for _, c := range []struct{ nodes, zones int }{{3, 2}, {5, 2}, {40, 2}, {100, 7}, {300, 1}} {
 		nodes := ring(c.nodes, c.zones)
 		nodes[0].Zone = "a small one"
@@ -102,7 +103,8 @@ func TestZones(t *testing.T) {
 }
 
 func TestOrderDoesNotMatter(t *testing.T) {
-	// Who learned of the nodes in another order, or one after the other, gives the same answers.
+	// A node that learned of the nodes in another order, or one after the other, gives
+	// the same answers.
 	nodes := ring(60, 3)
 	m := mapOf(t, nodes)
 	r := rand.New(rand.NewPCG(2, 3))
@@ -138,8 +140,9 @@ func same(t interface {
 }
 
 func TestTheLowerIDWinsATie(t *testing.T) {
-	// Nodes draw the same for every slot: lower ids have the better ranks, also when some of
-	// them come later, or leave and let others in that no rank was known of.
+	// Nodes draw the same for every slot, so lower ids have the better ranks. That holds
+	// even when some of them come later, or leave and let in others of which no rank was
+	// known.
 	twins := func(ids string) *Map {
 		var nodes []Node
 		for _, id := range strings.Split(ids, "") {
@@ -200,7 +203,8 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestLookupsAllocateNothing(t *testing.T) {
-	// Neither does the first use of a slot, nor a question for who owned it before.
+	// The first use of a slot does not allocate either, nor does the question who owned
+	// it before.
 	m := mapOf(t, ring(100, 3))
 	less := next(t, m, ring(100, 3)[1:])
 	large, small := object("/", "a/b/large", 1<<40), object("/", "a/b/small", 1000)
@@ -221,8 +225,9 @@ func TestLookupsAllocateNothing(t *testing.T) {
 }
 
 func TestFormer(t *testing.T) {
-	// After a join the owners before are those at ranks 2 and 3 now, and known by name; after
-	// a leave there is nobody to ask; a node that donates no more still has what it had.
+	// After a join the former owners are those at ranks 2 and 3 now, and known by name.
+	// After a leave there is nobody to ask. A node that no longer donates still has what
+	// it had.
 	nodes := ring(40, 4)
 	all, fewer := mapOf(t, nodes), mapOf(t, nodes[1:])
 	drained := slices.Clone(nodes)
@@ -257,7 +262,8 @@ func TestFormer(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	// Shares are parts of the whole; who donates nothing or is not there has none.
+	// Shares are parts of the whole. A node that donates nothing or does not exist has
+	// none.
 	nodes := append(ring(30, 0), Node{ID: "reader"})
 	m, sum := mapOf(t, nodes), 0.0
 	for _, n := range m.Nodes() {
@@ -275,7 +281,8 @@ func TestShares(t *testing.T) {
 }
 
 func TestNobodyOwnsAnything(t *testing.T) {
-	// Without nodes, or with readers only, no slot has an owner; then one joins and leaves.
+	// Without nodes, or with readers only, no slot has an owner. Then one joins and
+	// leaves.
 	m := mapOf(t, nil)
 	for range 2 {
 		if n, ok := m.Owner(5); ok {
@@ -338,7 +345,7 @@ func TestExponential(t *testing.T) {
 }
 
 func TestPlacementStaysAsItIs(t *testing.T) {
-	// Nodes of two releases agree: these owners are never to change without a new version
+	// Nodes of two releases agree: these owners must never change without a new version
 	// of the protocol.
 	m := mapOf(t, []Node{{"a", "x", 1 << 36}, {"b", "x", 3 << 36}, {"c", "y", 2 << 36}, {"d", "y", 1 << 37}, {"e", "z", 1 << 36}})
 	var got strings.Builder

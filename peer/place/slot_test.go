@@ -28,8 +28,8 @@ func TestBlocksOfAnExtentGoTogether(t *testing.T) {
 }
 
 func TestSmallObjectsAreSpread(t *testing.T) {
-	// The files of a directory lie all over the slots, evenly; an object has the same slot
-	// by any link.
+	// The files of a directory lie all over the slots, evenly. An object has the same
+	// slot by any link.
 	const files, parts = 50_000, 64
 	var n [parts]int
 	for i := range files {

@@ -17,8 +17,8 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// shuffled answers Many in an order that was drawn, each block with its index, and fails
-// from one block on.
+// shuffled answers Many in an order that was drawn. Each block has its index as bytes.
+// From some block on all fail.
 type shuffled struct {
 	fakePeer
 	order []int
@@ -63,9 +63,9 @@ func (s *numbered) Has(hearth.ID) bool { return false }
 func (s *numbered) FromPeer(hearth.Block) bool { return false }
 
 func TestManyAreYieldedInOrder(t *testing.T) {
-	// However a peer's answers come and whichever of them fail, the blocks come in order,
-	// each once, the rest of an extent from the bucket; no View is kept, and nobody is asked
-	// once the reader has enough.
+	// However a peer's answers come, and whichever of them fail, the blocks come in
+	// order, each once. The rest of an extent comes from the bucket. No View is kept, and
+	// nobody is asked once the reader has enough.
 	rapid.Check(t, func(t *rapid.T) {
 		const extents = 3
 		o := object(rapid.IntRange(0, 99).Draw(t, "object"))
@@ -111,8 +111,9 @@ func TestManyAreYieldedInOrder(t *testing.T) {
 }
 
 func TestManyThatAreNotGivenAreCounted(t *testing.T) {
-	// Each block of a run that an owner does not give is counted once for each owner that was
-	// asked, so that it is known why the bucket was asked for so many; a read asks two at most.
+	// Each block of a run that an owner does not give counts once for each owner that was
+	// asked. So the counters tell why the bucket was asked for so many. A read asks two
+	// owners at most.
 	r := newRig(t, 8, time.Time{})
 	b := ranked(t, r.m, "node-00", 4)
 	for range 2 {
@@ -135,8 +136,8 @@ func TestManyThatAreNotGivenAreCounted(t *testing.T) {
 }
 
 func TestManyEndWithAnAnswer(t *testing.T) {
-	// A version that is gone is an answer: nobody else is asked, and the reader hears of it
-	// once, for the first block that has it.
+	// A version that is gone is an answer. Nobody else is asked, and the reader gets the
+	// error once, for the first block that has it.
 	o := object(1)
 	p := &shuffled{order: indexes(hearth.ExtentBlocks), bad: map[int64]error{2: hearth.ErrStale}}
 	r := New("nobody")
@@ -156,8 +157,8 @@ func TestManyEndWithAnAnswer(t *testing.T) {
 }
 
 func TestFormerGivesARun(t *testing.T) {
-	// Of an extent that a former owner holds in part it gives that part, wherever that lies; the
-	// bucket is asked for the rest, and for all of an extent that nobody holds.
+	// A former owner that holds a part of an extent gives that part, wherever it lies.
+	// The bucket is asked for the rest, and for all of an extent that nobody holds.
 	synctest.Test(t, func(t *testing.T) {
 		o := object(1)
 		p := &shuffled{order: indexes(hearth.ExtentBlocks), bad: map[int64]error{3: hearth.ErrMiss}}
@@ -175,7 +176,7 @@ func TestFormerGivesARun(t *testing.T) {
 		if !slices.Equal(got, []int64{0, 1, 2, 3, 4}) || !slices.Equal(bucket.gets, []int64{3}) || r.Stats().Found != 4 {
 			t.Errorf("got %v, %v from the bucket, %+v", got, bucket.gets, r.Stats())
 		}
-		synctest.Wait() // both that were asked have answered
+		synctest.Wait() // both peers that were asked have answered
 		p.bad[0] = hearth.ErrMiss
 		got, bucket.gets = nil, nil
 		former.GetMany(t.Context(), o.Block(0), 5, yes)
@@ -195,7 +196,7 @@ func TestFormerGivesARun(t *testing.T) {
 }
 
 func TestRouteReadsEachExtentOnItsWay(t *testing.T) {
-	// A run over many extents is read from own and theirs as each belongs.
+	// A run over many extents is read from own and from theirs, as each block belongs.
 	rig := newRig(t, 8, time.Time{})
 	o := object(7)
 	o.Size = 64 * hearth.ExtentBlocks * hearth.BlockSize
@@ -241,8 +242,8 @@ func indexes(n int) (all []int) {
 }
 
 func TestWhoIsAskedFirstIsKnown(t *testing.T) {
-	// Of another's block it is said that a peer is asked for it first, and of one's own, or of
-	// one whose owner cannot be asked, it is not.
+	// FromPeer is true of another node's block. It is false of this node's own, and of a
+	// block whose owner cannot be asked.
 	r := New("node-00")
 	r.Set(Table{Map: mapOf(t, 3), Peers: map[string]Peer{"node-01": &shuffled{}}})
 	route := r.Route(&numbered{}, r.Fill(&numbered{}, &numbered{}))

@@ -20,7 +20,7 @@ var _ Peer = (*wire.Peer)(nil)
 
 // fakePeer answers as it is told, after a while.
 type fakePeer struct {
-	Peer         // nil: nobody calls it
+	Peer         // nil: nobody calls its other methods
 	after        time.Duration
 	fill, peek   error
 	fills, peeks atomic.Int64
@@ -103,7 +103,7 @@ func object(i int) *hearth.Object {
 	return o
 }
 
-// ranked is a block of which a node has some rank.
+// ranked is a block for which a node has some rank.
 func ranked(t *testing.T, m *place.Map, self string, rank int) hearth.Block {
 	t.Helper()
 	for i := range 10_000 {
@@ -116,7 +116,7 @@ func ranked(t *testing.T, m *place.Map, self string, rank int) hearth.Block {
 	return hearth.Block{}
 }
 
-// rig is a node among others that are fakes.
+// rig is a node among other nodes that are fakes.
 type rig struct {
 	*Router
 	m           *place.Map
@@ -151,8 +151,9 @@ func (r *rig) at(t *testing.T, b hearth.Block, rank int) *fakePeer {
 }
 
 func TestWhereAReadGoes(t *testing.T) {
-	// The owner's answer is the answer, unless it has none to give: then the next rank is
-	// asked, two at most, and then the bucket; and this node itself where it is the next.
+	// The owner's answer is the answer, unless it has none to give. Then the next rank is
+	// asked, two at most, or this node itself if it is the next rank; and then the
+	// bucket.
 	away := &wire.Error{Class: wire.Away, Text: "no answer from the bucket in 30 s"}
 	for name, c := range map[string]struct {
 		self, first, second error // what ranks say; self: this node's rank is 2
@@ -230,7 +231,8 @@ func TestWhereAReadGoes(t *testing.T) {
 	}
 }
 
-// passedBy is how an owner is counted that says this; "": its word is the last.
+// passedBy is the cause under which an owner with this error is counted. "" means that
+// its word is final.
 func passedBy(said error) string {
 	for err, why := range map[error]string{wire.ErrSilent: "silent", wire.ErrDown: "down", hearth.ErrRefused: "refused",
 		wire.ErrMemory: "memory", wire.ErrChecksum: "failed", hearth.ErrMiss: "failed"} {
@@ -253,7 +255,7 @@ func total(counts map[string]int64) (n int64) {
 }
 
 func TestWhoIsDownIsNotAskedAndNotCounted(t *testing.T) {
-	// A rank that nobody can ask costs none of the two Fills, and is counted as down.
+	// A rank that cannot be asked uses up none of the two Fills, and is counted as down.
 	r := newRig(t, 8, time.Time{})
 	b := ranked(t, r.m, "node-00", 4)
 	table := *r.Table()
@@ -270,8 +272,8 @@ func TestWhoIsDownIsNotAskedAndNotCounted(t *testing.T) {
 }
 
 func TestMine(t *testing.T) {
-	// Alone, and where nobody owns anything, all is ours; so is what nobody may keep. Else it
-	// is the owner's alone, and finding out allocates nothing.
+	// Alone, or if nobody owns anything, everything is ours, and so is what no node may
+	// keep. Otherwise a block is its owner's alone. Finding that out allocates nothing.
 	r := New("node-00")
 	b := object(1).Block(0)
 	if !r.Mine(b) || !slices.Equal(r.Owners(b), []string{"node-00"}) {
@@ -300,7 +302,7 @@ func TestMine(t *testing.T) {
 }
 
 func TestLoad(t *testing.T) {
-	// Blocks are loaded by their owner: another, this node, or nobody.
+	// Blocks are loaded by their owner: another node, this node, or nobody.
 	r := newRig(t, 8, time.Time{})
 	if mine, err := r.Load(t.Context(), ranked(t, r.m, "node-00", 1)); !mine || err != nil {
 		t.Errorf("ours: %v, %v", mine, err)
@@ -316,7 +318,8 @@ func TestLoad(t *testing.T) {
 }
 
 func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
-	// What they hold no more is counted apart from what they did not say in time.
+	// Blocks that former owners no longer hold are counted apart from those of which they
+	// did not say in time.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 8, time.Now())
 		b := ranked(t, r.m, "node-00", 1)
@@ -338,7 +341,7 @@ func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
 			t.Errorf("%+v, %d reads of the bucket", s, r.bucket.gets.Load())
 		}
 		r.at(t, b, 3).peek = wire.ErrDown
-		read() // it does not say
+		read() // it does not answer
 		if s := r.Stats(); s.Found != 1 || s.Gone != 1 || s.Late != 1 || r.bucket.gets.Load() != 2 {
 			t.Errorf("%+v, %d reads of the bucket", s, r.bucket.gets.Load())
 		}
@@ -356,8 +359,9 @@ func TestFormerOwnersAreAskedForHalfAnHour(t *testing.T) {
 }
 
 func TestWhoKnowsNobodyAsksNobody(t *testing.T) {
-	// A node that has just come is asked before it knows the ring, or knows itself alone: it goes
-	// to the bucket and counts that; one whose former owners cannot be asked counts them as late.
+	// A node that has just come is asked before it knows the ring, or while it knows
+	// itself alone. It goes to the bucket and counts that. If its former owners cannot be
+	// asked, it counts them as late.
 	b := object(1).Block(0)
 	alone, err := place.New([]place.Node{{ID: "node-00", Weight: 1 << 40}})
 	if err != nil {
@@ -379,7 +383,8 @@ func TestWhoKnowsNobodyAsksNobody(t *testing.T) {
 }
 
 func TestAFormerOwnerThatHangsCostsFiveMilliseconds(t *testing.T) {
-	// Beyond what is usual; and peers that all hang do not make that longer and longer.
+	// A former owner may take as long as usual and a little more. Peers that all hang do
+	// not make that longer and longer.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 8, time.Now())
 		b := ranked(t, r.m, "node-00", 1)

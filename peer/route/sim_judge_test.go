@@ -10,13 +10,13 @@ import (
 	"github.com/hearthfs/hearth/peer/place"
 )
 
-// lag is how long after a reader looked at its ring somebody may ask the bucket for it: two
-// ranks were silent, and the rest of a run waited for a block that others had asked for.
+// lag is how long after a look at the ring a reader may ask the bucket: two ranks were
+// silent, and the rest of a run waited for a block that others had asked for.
 func (s *sim) lag() time.Duration { return 2*simSilence + s.bucketTakes + 50*time.Millisecond }
 
-// judge holds what the bucket was asked for against what the maps allow that coexisted at
-// that time: each of those who own a block by one of them may fetch it once, or the next rank
-// where that one is dead; and where all know one map, none whose former owners have it.
+// judge checks the requests to the bucket against the maps that coexisted at that time.
+// By each of them, every owner of a block may fetch it once, or the next rank if the
+// owner is dead. Once all know one map, nobody whose former owners have the block may.
 func (s *sim) judge() {
 	for id, all := range s.fetches {
 		slot := place.OfID(id)
@@ -45,8 +45,8 @@ func (s *sim) judge() {
 	}
 }
 
-// coexisting are the maps by which somebody may have read at a time, or so shortly before
-// that the bucket is asked only now: one goes when all have heard of the next one.
+// coexisting are the maps by which a node may have read at a time, or so shortly before
+// that the bucket is asked only now. A map goes when all have heard of the next one.
 func (s *sim) coexisting(at time.Time) (all []simMap) {
 	for i, m := range s.maps {
 		over := i+1 < len(s.maps) && at.After(s.maps[i+1].told.Add(simHears+s.lag()))
@@ -57,8 +57,8 @@ func (s *sim) coexisting(at time.Time) (all []simMap) {
 	return all
 }
 
-// allowed are the nodes who may have to fetch at a time what lies in a slot; orphan: all that
-// are asked for it are dead.
+// allowed are the nodes that may have to fetch a slot's blocks at a time. orphan means
+// that all nodes that are asked for them are dead.
 func (s *sim) allowed(slot place.Slot, at time.Time) (nodes map[string]bool, orphan bool) {
 	nodes = map[string]bool{}
 	for _, m := range s.coexisting(at) {
@@ -87,8 +87,8 @@ func (s *sim) once(slot place.Slot, node string) bool {
 	})
 }
 
-// had reports whether a node fetched, while all knew one map, what a node that it asks before
-// had by then.
+// had reports whether a node fetched a block, while all knew one map, that a node which it
+// asks before the bucket had by then.
 func (s *sim) had(slot place.Slot, f fetch, before []fetch) bool {
 	last := -1
 	for i, m := range s.maps {
@@ -96,7 +96,7 @@ func (s *sim) had(slot place.Slot, f fetch, before []fetch) bool {
 			last = i
 		}
 	}
-	// Who asks looks at its ring when it asks former owners, right before the bucket.
+	// An owner looks at its ring when it asks former owners, right before the bucket.
 	const right = 50 * time.Millisecond
 	if last < 1 || f.at.Before(s.maps[last].told.Add(simHears+right)) {
 		return false
@@ -111,14 +111,14 @@ func (s *sim) had(slot place.Slot, f fetch, before []fetch) bool {
 		has := slices.ContainsFunc(before, func(b fetch) bool {
 			return b.node == n.ID && b.at.Add(s.bucketTakes+right).Before(f.at)
 		})
-		if has && !s.diedBy(n.ID, f.at) { // who died after it was asked has not said so
+		if has && !s.diedBy(n.ID, f.at) { // a node that died after it was asked has not answered
 			return true
 		}
 	}
 	return false
 }
 
-// counted are how often each node fetched a block.
+// counted is how often each node fetched a block.
 func counted(all map[hearth.ID][]fetch) map[hearth.ID]map[string]int {
 	counts := map[hearth.ID]map[string]int{}
 	for id, fetches := range all {

@@ -14,7 +14,7 @@ import (
 	"github.com/hearthfs/hearth/peer/wire"
 )
 
-// simStore holds what it was given.
+// simStore keeps what it was given.
 type simStore struct {
 	sim  *sim
 	mu   sync.Mutex // guards held
@@ -54,7 +54,7 @@ type trail struct{}
 
 // simPeer is the way to a node.
 type simPeer struct {
-	Peer // nil: nobody calls it
+	Peer // nil: nobody calls its other methods
 	to   *simNode
 }
 
@@ -88,7 +88,7 @@ func (p simPeer) Fill(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 	return p.to.own.Get(ctx, b, off, n)
 }
 
-// first refuses what is not a request's first hop.
+// first refuses a request that has made more than one hop.
 func (p simPeer) first(ctx context.Context) error {
 	if way := ctx.Value(trail{}).([]string); len(way) > 1 {
 		p.to.fault("a Fill leads to a Fill")
@@ -105,7 +105,8 @@ func (p simPeer) Peek(ctx context.Context, b hearth.Block, off, n int) (*hearth.
 	return p.to.store.Get(ctx, b, off, n)
 }
 
-// Many asks for a run of blocks: a Fill of it is one read of the owner's, a Peek one look.
+// Many asks for a run of blocks. A Fill of it is one read of the owner's, a Peek is one
+// look.
 func (p simPeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each func(int, *hearth.View, error)) {
 	if v == wire.Peek {
 		ctx, err := p.travel(ctx)
@@ -139,8 +140,8 @@ func (p simPeer) Many(ctx context.Context, v wire.Verb, wants []wire.Want, each 
 	}
 }
 
-// simBucket is the way of a node to the bucket, which is noted when it asks. A run of blocks
-// is one request.
+// simBucket is a node's way to the bucket. It notes each request. A run of blocks is one
+// request.
 type simBucket struct {
 	*sim
 	node  string
@@ -223,7 +224,7 @@ func (n *simNode) readRun(ctx context.Context, rng *rand.Rand) (extents int, err
 	return (count + hearth.ExtentBlocks - 1) / hearth.ExtentBlocks, err
 }
 
-// largeObject is one of an extent and a quarter.
+// largeObject is an object of an extent and a quarter.
 func largeObject(i int) *hearth.Object {
 	o := object(simObjects + i)
 	o.Size = 20 << 20

@@ -20,36 +20,38 @@ import (
 	"github.com/hearthfs/hearth/peer/place"
 )
 
-// The simulation runs the production Router, Tiers and flights of a thousand nodes over a
-// transport and a bucket that are fakes, in virtual time and by a seed: nodes join, leave
-// and die, and each hears of it at a time of its own.
+// The simulation runs the production Router, Tiers and flights of a thousand nodes.
+// Transport and bucket are fakes, time is virtual, and a seed decides everything. Nodes
+// join, leave and die, and each hears of it at a time of its own.
 const (
-	// simMoves join or leave at a time, of a thousand.
+	// simMoves nodes of a thousand join or leave at a time.
 	simMoves   = 20
 	simObjects = 1500
-	// simLarge objects more are read by runs of blocks, each of which has two extents.
+	// simLarge more objects are read by runs of blocks. Each has two extents.
 	simLarge   = 100
 	simReaders = 150
-	// simReads are of each reader while the ring changes, and simCalm afterwards, when all know the same.
+	// simReads is how often each reader reads while the ring changes, simCalm how often
+	// afterwards, when all know the same.
 	simReads, simCalm = 60, 30
-	// simHears is within what time all have heard of a change, and simSilence after which one that died is given up.
+	// simHears is the time within which all have heard of a change. simSilence is the
+	// time after which a dead node is given up.
 	simHears, simSilence = 3 * time.Second, 500 * time.Millisecond
 )
 
 type sim struct {
-	size        int // nodes at first
-	changes     int // of the ring
+	size        int // how many nodes at first
+	changes     int // how many changes of the ring
 	bucketTakes time.Duration
-	wrong       func(n *simNode) // makes a router a wrong one
+	wrong       func(n *simNode) // makes a router wrong
 
-	bytes []byte // of every View: nobody writes
+	bytes []byte // of every View; nobody writes to it
 
 	mu      sync.Mutex // guards the rest
 	nodes   map[string]*simNode
 	maps    []simMap
 	dead    map[string]time.Time
 	fetches map[hearth.ID][]fetch // of the bucket, by owners
-	strays  map[hearth.ID][]fetch // of the bucket, by others
+	strays  map[hearth.ID][]fetch // of the bucket, by other nodes
 	faults  map[string]int
 }
 
@@ -70,13 +72,13 @@ type simNode struct {
 	id     string
 	router *Router
 	store  *simStore
-	own    hearth.Source // that peers may Fill from
+	own    hearth.Source // the Source from which peers may Fill
 	reads  hearth.Source
-	deaf   int  // stuck or lonely; 0: hears of all rings
+	deaf   int  // stuck or lonely; 0 hears of all rings
 	forgot bool // does not know that owners have changed
 
 	mu    sync.Mutex // guards heard, and taking the ring
-	heard time.Time  // when the ring that it knows was told
+	heard time.Time  // when the ring that it knows was announced
 }
 
 const (
@@ -90,8 +92,8 @@ func (s *sim) fault(format string, args ...any) {
 	s.faults[fmt.Sprintf(format, args...)]++
 }
 
-// random is a duration below most. Each who acts by chance has a generator of its own, so that
-// a seed is one course of things, whoever runs first.
+// random is a duration below most. Each actor has a generator of its own, so that a seed
+// is one course of events, whatever runs first.
 func random(rng *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(most)))
 }
@@ -133,8 +135,8 @@ func (s *sim) add(id string) {
 	s.nodes[id] = n
 }
 
-// tell has nodes hear of the last map, each after a delay of its own; nil: at once. They are
-// its own and those that have left since, which are readers then.
+// tell has nodes hear of the last map, each after a delay of its own; nil means at once.
+// They are the nodes of the map and those that have left since, which are readers then.
 func (s *sim) tell(rng *rand.Rand) {
 	m := s.maps[len(s.maps)-1]
 	peers := map[string]Peer{}
@@ -184,7 +186,7 @@ func (s *sim) churn(t *testing.T, rng *rand.Rand, list []place.Node) {
 			}
 		case 1:
 			at := rng.IntN(len(list) - simMoves)
-			list = slices.Delete(slices.Clone(list), at, at+simMoves) // they answer yet, for those who have not heard of it
+			list = slices.Delete(slices.Clone(list), at, at+simMoves) // they still answer others that have not heard
 		case 2:
 			at := rng.IntN(len(list))
 			s.mu.Lock()
@@ -205,7 +207,7 @@ func (s *sim) churn(t *testing.T, rng *rand.Rand, list []place.Node) {
 	}
 }
 
-// run runs it all and returns what was wrong.
+// run runs everything and returns what was wrong.
 func (s *sim) run(t *testing.T, seed uint64) map[string]int {
 	chance := func(who uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, who)) }
 	rng := chance(simReaders)
@@ -244,8 +246,8 @@ func (s *sim) run(t *testing.T, seed uint64) map[string]int {
 }
 
 func TestASeedIsOneCourse(t *testing.T) {
-	// What a seed showed once it shows again: the same fetches by the same nodes, the same
-	// strays, and as many questions.
+	// A seed gives the same run twice: the same fetches by the same nodes, the same
+	// strays, and as many requests.
 	type course struct {
 		fetches, strays map[hearth.ID]map[string]int
 		sums            [5]int64
@@ -277,10 +279,11 @@ func TestASeedIsOneCourse(t *testing.T) {
 }
 
 func TestAThousandNodes(t *testing.T) {
-	// No read takes more than one Fill that leads anywhere, none waits in a circle (virtual time
-	// would stand still, which synctest reports), none fails or takes longer than two silences
-	// and the bucket, and no block is fetched by others than its owners in the maps that
-	// coexist at the time, nor again where all know one map and an owner asks who has it.
+	// No read takes more than one Fill that leads anywhere, and none waits in a circle.
+	// (Virtual time would stand still, which synctest reports.) No read fails or takes
+	// longer than two silences and the bucket. A block is fetched only by its owners in
+	// the maps that coexist at the time. It is not fetched again if all know one map and
+	// an owner asks a node that has it.
 	seed := hearthtest.Seed(t)
 	for _, takes := range []time.Duration{20 * time.Millisecond, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -309,10 +312,11 @@ func TestAThousandNodes(t *testing.T) {
 }
 
 func TestWrongRoutersAreFound(t *testing.T) {
-	// One that answers a Fill by its readers' way forwards, one that does not know itself asks
-	// itself, one that keeps nothing fetches again and again, one that knows nobody takes
-	// everything for its own, one that hears of no change takes what it owned once, and one that
-	// forgets that there was a change fetches long afterwards what a former owner has.
+	// The judge catches every wrong router. One answers a Fill as it reads itself, and so
+	// forwards it. One does not know itself and asks itself. One keeps nothing and
+	// fetches again and again. One knows nobody and takes everything for its own. One
+	// hears of no change and fetches what it owned once. One forgets that there was a
+	// change, and long afterwards fetches what a former owner has.
 	for want, wrong := range map[string]func(n *simNode){
 		"a Fill leads to a Fill":                        func(n *simNode) { n.own = hearthtest.Source(nil) },
 		"a node asks itself":                            func(n *simNode) { n.router.self = "somebody" },

@@ -14,12 +14,13 @@ import (
 )
 
 func TestAWalkAlongTheRanks(t *testing.T) {
-	// Of the owner and the ranks behind it this node is Here, who can be asked is There, who
-	// cannot is Down and passed by; and after two that can be asked the walk is over.
+	// Among the owner and the ranks behind it, this node is Here, a node that can be
+	// asked is There, and one that cannot is Down and passed by. After two nodes that can
+	// be asked, the walk is over.
 	const slot = 7
 	for _, c := range []struct {
 		nodes int
-		self  int   // this node's rank; 0: it has none
+		self  int   // this node's rank; 0 means that it has none
 		down  []int // ranks
 		most  int
 		want  string // ranks and steps
@@ -81,8 +82,8 @@ func TestAWalkAlongTheRanks(t *testing.T) {
 }
 
 func TestWhatSaysToGoElsewhere(t *testing.T) {
-	// Who does not answer, or refuses, leaves it to the next rank; what one has to say does
-	// not, and the end of who asks is nobody's.
+	// A node that is silent or refuses leaves the question to the next rank. An answer
+	// does not, nor does the end of the asker's context.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, c := range []struct {
