@@ -458,7 +458,7 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 	case s.record.State != Cancelled:
 		return over()
 	case s.unsaved != nil:
-		return fmt.Errorf("the job %s has ended, and goes on after a restart of the node, since that cannot be saved: %w", id, s.unsaved)
+		return fmt.Errorf("the end of the job %s cannot be saved, so that it goes on after a restart of the node: %w", id, s.unsaved)
 	}
 	return nil
 }

@@ -150,7 +150,7 @@ func (f *Files) read(id string) (r Record, err error) {
 	case err != nil:
 		return r, fmt.Errorf("read the job %s: %w", id, err)
 	case r.ID != id || r.State == "" || !r.State.Over() && r.State != Queued && r.State != Listing && r.State != Loading:
-		return r, fmt.Errorf("read the job %s: it is no job's record", id)
+		return r, fmt.Errorf("read the job %s: it is not a job's record", id)
 	}
 	return r, nil
 }

@@ -40,7 +40,7 @@ var (
 	// ErrNotLoopback means that a node without a key was to talk over a network.
 	ErrNotLoopback = errors.New("without a cluster key nodes talk over loopback only (give all nodes a key)")
 
-	errSlow = fmt.Errorf("no end within 10 s: %w", os.ErrDeadlineExceeded)
+	errSlow = fmt.Errorf("the handshake took more than 10 s: %w", os.ErrDeadlineExceeded)
 )
 
 // Refused reports whether an error of a handshake says what is wrong between two nodes.
@@ -251,7 +251,7 @@ func (i *Identity) explain(err error) error {
 	case isOp && op.Op == "remote error":
 		return fmt.Errorf("%w: the peer refused this node's certificate (%w); the fingerprint here is %s", ErrKey, op.Err, i.cluster.fingerprint)
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w: the peer's certificate is of another; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
+		return fmt.Errorf("%w: the peer's certificate was made with another key; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
 	}
 	return fmt.Errorf("%w: %w; the fingerprint here is %s", ErrKey, err, i.cluster.fingerprint)
 }
@@ -287,7 +287,7 @@ func (i *Identity) verify(conn net.Conn, role kind, client, server []byte) error
 		return err
 	}
 	if !hmac.Equal(got, i.proof(role, client, server)) {
-		return fmt.Errorf("%w: the peer's is another; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
+		return fmt.Errorf("%w: the peer has another one; the fingerprint here is %s", ErrKey, i.cluster.fingerprint)
 	}
 	return nil
 }

@@ -249,7 +249,7 @@ func (c *conn) claim(h header) (x *call, question uint64, err error) {
 	x = c.calls[h.id]
 	switch {
 	case !h.kind.isAnswer():
-		return nil, 0, fmt.Errorf("%w: a request, of who answers", ErrProtocol)
+		return nil, 0, fmt.Errorf("%w: a request from the side that answers", ErrProtocol)
 	case h.kind == kindFilling && h.id <= c.last:
 		c.peer.counters.answers[kindFilling].Add(1)
 		return nil, 0, nil

@@ -396,7 +396,7 @@ func exchange(conn net.Conn, asks bool, mine hello, within time.Duration) (their
 		return theirs, err
 	}
 	if theirs.refused {
-		return theirs, fmt.Errorf("%w: connections enough", hearth.ErrRefused)
+		return theirs, fmt.Errorf("%w: it takes no further connection", hearth.ErrRefused)
 	}
 	return theirs, conn.SetDeadline(time.Time{})
 }

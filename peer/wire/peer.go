@@ -143,7 +143,7 @@ func (p *Peer) Call(ctx context.Context, number uint16, body *hearth.View) (*hea
 		return nil, p.fault(fmt.Errorf("call %d: a body of %d bytes, at most %d", number, n, MaxBody))
 	}
 	if !p.room.TryAcquire(int64(n)) {
-		return nil, p.fault(fmt.Errorf("%w: bodies enough wait to be sent", hearth.ErrRefused))
+		return nil, p.fault(fmt.Errorf("%w: too many bodies wait to be sent", hearth.ErrRefused))
 	}
 	c := &call{kind: kindCall, number: number, items: 1, room: p.room}
 	if body != nil {

@@ -288,7 +288,7 @@ func (t *task) ask(get Get) error {
 }
 
 func (t *task) wrong() error {
-	return fmt.Errorf("the handler gave %d bytes of %d", size(t.view), t.want.N)
+	return fmt.Errorf("the handler returned %d bytes instead of %d", size(t.view), t.want.N)
 }
 
 // takeCall reads the body of a Call before anything else is read.

@@ -40,7 +40,7 @@ const (
 	mostText = 1 << 10
 )
 
-var errBody = errors.New("the body is none of this call: run the same release on all nodes")
+var errBody = errors.New("the body does not fit this call: run the same release on all nodes")
 
 // object is a hearth.Object in a message. Names are bytes here, since JSON strings must
 // be text.

@@ -182,7 +182,7 @@ func (s *Siblings) offer(ctx context.Context, id string, b hearth.Block) error {
 
 // errDeclined says that an owner took nothing, and so made no request. prefetch counts it
 // as a version that is gone.
-var errDeclined = fmt.Errorf("its owner has no room that is free: %w", hearth.ErrStale)
+var errDeclined = fmt.Errorf("its owner has no free room: %w", hearth.ErrStale)
 
 // sendLocked sends from the queue, as far as more may be in flight.
 func (s *Siblings) sendLocked(id string, line *offers) {
