@@ -39,10 +39,10 @@ func (b *fakeBucket) putClass(key, class string, size int64) {
 }
 
 func TestArchivedFilesAreAClassOfTheirOwn(t *testing.T) {
-	// Two hundred archived files in a row, one of them larger than an extent, stand
-	// before two that can be read, one of which was restored. These two are loaded. The
-	// others are asked for once and counted as archived, and the job ends in part. A
-	// retry after they were restored loads them.
+	// Two hundred archived files in a row stand before two that can be read, one of which
+	// was restored, and these two are loaded. One of the archived is larger than an
+	// extent. The others are asked for once and counted as archived, and the job ends in
+	// part. A retry after they were restored loads them.
 	w := newWorld(t)
 	for i := range 200 {
 		w.bucket.putClass(fmt.Sprintf("d/a%03d", i), "GLACIER", 100)

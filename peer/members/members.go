@@ -100,8 +100,8 @@ type Stats struct {
 	Refused int64
 	// Cut counts connections that had not shown the key when others took their places.
 	Cut int64
-	// Joins counts attempts to find a seed or a former member, JoinsFailed those that
-	// found none.
+	// Joins counts attempts to find a seed or a former member, JoinsFailed those
+	// without a good answer.
 	Joins, JoinsFailed int64
 	// LinesDropped counts lines that were not logged, because the logger was slow, or
 	// because there were more than 256 different ones within ten minutes.

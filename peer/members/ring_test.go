@@ -24,8 +24,8 @@ import (
 // patience is how long a test waits for a fact on a busy machine.
 const patience = 30 * time.Second
 
-// calm is the timing of a ring in which news is quick, and nobody is taken for dead,
-// however long the machine lets a node wait. It is for the tests in which no node dies.
+// calm is the timing of the tests in which no node dies. News is quick, and nobody is
+// taken for dead, however long the machine lets a node wait.
 func calm() Timing {
 	t := quick()
 	t.Probe, t.Dial = time.Hour, patience

@@ -279,11 +279,11 @@ func TestASeedIsOneCourse(t *testing.T) {
 }
 
 func TestAThousandNodes(t *testing.T) {
-	// No read takes more than one Fill that leads anywhere, and none waits in a circle.
-	// (Virtual time would stand still, which synctest reports.) No read fails or takes
-	// longer than two silences and the bucket. A block is fetched only by its owners in
-	// the maps that coexist at the time. It is not fetched again if all know one map and
-	// an owner asks a node that has it.
+	// No read takes more than one Fill that leads anywhere. None waits in a circle:
+	// virtual time would stand still, which synctest reports. None fails or takes longer
+	// than two silences and the bucket. A block is fetched only by its owners in the maps
+	// that coexist at the time. It is not fetched again if all know one map and an owner
+	// asks a node that has it.
 	seed := hearthtest.Seed(t)
 	for _, takes := range []time.Duration{20 * time.Millisecond, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 )
 
 func TestAWalkAlongTheRanks(t *testing.T) {
-	// Among the owner and the ranks behind it, this node is Here, a node that can be
-	// asked is There, and one that cannot is Down and passed by. After two nodes that can
-	// be asked, the walk is over.
+	// Of the ranks of a slot, this node is Here, and a node that can be asked is There. A
+	// node that cannot be asked is Down and passed by. After two nodes that can be asked,
+	// the walk is over.
 	const slot = 7
 	for _, c := range []struct {
 		nodes int

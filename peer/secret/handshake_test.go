@@ -253,7 +253,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 }
 
 func TestSilentPeer(t *testing.T) {
-	// A peer that says one byte a second, stops after its greeting, or does not even read
+	// A peer says one byte a second, stops after its greeting, or does not even read. It
 	// holds up nobody longer than the context or ten seconds.
 	for _, o := range []Options{{}, {Plain: true}} {
 		a, b := nodes(t, o)

@@ -58,8 +58,8 @@ func TestConformanceFromMemory(t *testing.T) {
 
 func TestMemoryIsAskedFirst(t *testing.T) {
 	// A block in memory is answered from there, for either verb. Fill is called for what
-	// memory does not hold, for what is so large that it would hold up others, and for no
-	// bytes at all.
+	// memory does not hold, for what would hold up others by its size, and for no bytes
+	// at all.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, pipes, inMemory(ServerOptions{}), PeerOptions{})
 		b := object("data").Block(0)

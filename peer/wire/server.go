@@ -27,9 +27,9 @@ type ServerOptions struct {
 	// many unanswered.
 	Requests int
 	// QueuedBytes bounds what a peer has in payloads that are not written yet, and in
-	// bodies of Calls. 0 means 8 MiB, or an eighth of the Pool if that is less. It is
-	// never less than one block. An answer beyond it waits without its bytes; a Call is
-	// refused.
+	// bodies of Calls. 0 means the default: 8 MiB, or an eighth of the Pool if that is
+	// less. It is never less than one block. An answer beyond it waits without its bytes;
+	// a Call is refused.
 	QueuedBytes int64
 }
 

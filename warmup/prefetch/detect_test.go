@@ -112,8 +112,8 @@ func readSlowly(d *detector, most int, now time.Time, pause time.Duration, next 
 
 func TestADirectoryBecomesAnArea(t *testing.T) {
 	// A directory that is read in random order becomes an area after 64 misses at most.
-	// It does not if it is read in order, if the same objects are read again and again,
-	// if the misses are of another link, or with one miss a second.
+	// These make no area: a read in order, the same objects again and again, misses of
+	// another link, and one miss a second.
 	now, order := time.Unix(1000, 0), rand.New(rand.NewPCG(1, 2)).Perm(1000)
 	d := newDetector()
 	a, after := readTo(&d, 64, now, func(i int) *hearth.Object { return object("a/d/", order[i], 1000) })

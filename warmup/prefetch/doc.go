@@ -1,6 +1,6 @@
 // Package prefetch fills the rest of a directory whose small objects are read in random
-// order. If the first byte takes 20 ms, eight readers of small files get 400 files a
-// second, whatever the cache. 128 requests in flight get up to 6,400.
+// order. Eight readers of small files get 400 files a second if the first byte takes 20
+// ms, whatever the cache. With 128 requests in flight it is up to 6,400.
 //
 // It hears of each READ of an object of one block. A READ of a block that the node holds
 // costs one atomic load, or one line of a table while something was prefetched. Any other
@@ -24,10 +24,10 @@
 //
 // A prefetched block is kept as by Put, and only where no block of worth is evicted for
 // it. It goes into free space, or takes the space of replaced versions or of others'
-// blocks. It may also take the space of a block that nobody has used since the area
-// began, if the store's policy would evict it for any miss. A block read since then is
-// worth more than one that nobody has asked for. If the store declines, the area is no
-// longer filled.
+// blocks. It may also replace a block that nobody has used since the area began, if the
+// store's policy would evict that for any miss. A block read since then is worth more
+// than one that nobody has asked for. If the store declines, the area is no longer
+// filled.
 //
 // A block that is in flight already, for whomever, is shared. A prefetch request begins
 // only while readers leave connections free, half of the write queue is empty, and little

@@ -426,7 +426,7 @@ func TestAFullStore(t *testing.T) {
 }
 
 func TestAFullStoreThatReplaces(t *testing.T) {
-	// In a full store that evicts, a prefetched block takes the place of a block that was
+	// A prefetched block comes to a full store that evicts. It takes the place of a block
 	// last used before the directory was read, and of no other.
 	for _, later := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
