@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	// maxQuery is the longest query in bytes that is looked at: three keys with each byte
-	// escaped, a token and a presigned URL's signature need less.
+	// maxQuery bounds the length in bytes of a query that is parsed. Three keys with each byte
+	// escaped, a token and the signature of a presigned URL need less.
 	maxQuery = 16 << 10
-	// tokenTag begins each token of ours. No origin's is known to hold a "."; behind it stand a
-	// CRC-32 and the key in base64, so that what only looks like ours passes.
+	// tokenTag begins each token of ours. No origin's is known to hold a ".". A CRC-32 and the key
+	// follow in base64, so that a token that only looks like ours passes to the origin.
 	tokenTag = "hearth1."
 )
 
-// Query is what a listing is asked for.
+// Query holds the parameters of a listing.
 type Query struct {
 	// Version is 2 for ListObjectsV2, 1 for ListObjects.
 	Version int
-	// Prefix that all keys have.
+	// Prefix is what all keys begin with.
 	Prefix string
 	// Delimiter is "/" or "".
 	Delimiter string
-	// After is the key that the listing begins behind: start-after, or the marker.
+	// After is the key behind which the listing begins: start-after, or the marker.
 	After string
 	// Token is the continuation-token as it was sent.
 	Token string
-	// Max is how many keys and groups are told, 0 to 1,000.
+	// Max is the most keys and groups on the page, 0 to 1,000.
 	Max int
-	// URL says that keys are asked for percent-encoded.
+	// URL means that keys are wanted percent-encoded.
 	URL bool
-	// Owner says that ListObjectsV2 is asked to tell owners.
+	// Owner means that ListObjectsV2 is to list owners.
 	Owner bool
-	// Asks is how many directories may be asked of the origin for a page without a delimiter;
-	// where it needs more the answer is ErrUnsure. 0: any number. No query tells it.
+	// Asks is how many directories may be asked of the origin for a page without a delimiter. A
+	// page that needs more fails with ErrUnsure. 0 means any number. The caller sets it: no query
+	// holds it.
 	Asks int
 }
 
-// Parse reads the raw query of a listing. A *request.Error is for the client; ErrUnsure says that
-// the request passes to the origin: it asks for what is not known here, or in a way that origins
-// answer differently.
+// Parse reads the raw query of a listing. A *request.Error is for the client. ErrUnsure means that
+// the request passes to the origin: Hearth does not know a parameter, or origins differ about it.
 func Parse(raw string) (Query, error) {
 	q := Query{Version: 1, Max: maxKeys}
 	if len(raw) > maxQuery {
@@ -72,14 +72,14 @@ func Parse(raw string) (Query, error) {
 			return q, err
 		}
 	}
-	// A parameter of the other version, which most origins ignore.
+	// A parameter of the other version: most origins ignore it.
 	if q.Version == 2 && seen[marker] || q.Version == 1 && (seen[startAfter] || seen[token] || seen[fetchOwner]) {
 		return q, ErrUnsure
 	}
 	return q, q.check()
 }
 
-// parameter is one of those that a listing knows.
+// parameter names one of the parameters that a listing knows.
 type parameter int
 
 const (
@@ -121,12 +121,12 @@ func parameterOf(name string) parameter {
 		"X-Amz-Security-Token", "X-Amz-Content-Sha256":
 		return signature // of a presigned URL
 	case "x-id":
-		return signature // the operation's name, which some clients add
+		return signature // the operation's name, which some clients add; ignored, too
 	}
 	return unknown
 }
 
-// set takes a parameter's value. What origins differ in passes.
+// set takes a parameter's value. ErrUnsure means that origins differ about the value.
 func (q *Query) set(p parameter, value string) error {
 	unsure := false
 	switch p {
@@ -154,7 +154,7 @@ func (q *Query) set(p parameter, value string) error {
 	return nil
 }
 
-// setMax takes max-keys; "" is none.
+// setMax takes max-keys; "" means that there is none.
 func (q *Query) setMax(value string) error {
 	if value == "" {
 		return nil
@@ -167,13 +167,13 @@ func (q *Query) setMax(value string) error {
 	case number && err == nil && n < 0:
 		return request.New("InvalidArgument", "Argument maxKeys must be an integer between 0 and 2147483647")
 	case !number || err != nil:
-		return ErrUnsure // beyond 32 bits, "+5": some take it
+		return ErrUnsure // beyond 32 bits, or "+5": some origins take it
 	}
 	q.Max = int(min(n, maxKeys))
 	return nil
 }
 
-// check says whether keys in the query mean the same everywhere.
+// check reports ErrUnsure unless the keys in the query mean the same everywhere.
 func (q *Query) check() error {
 	if odd(q.Prefix) || odd(q.After) {
 		return ErrUnsure
@@ -185,8 +185,8 @@ func (q *Query) check() error {
 	return nil
 }
 
-// odd tells keys that some origins refuse or clean: too long, not UTF-8, with empty segments,
-// ".", or "..".
+// odd reports whether some origins refuse or clean a key: too long, not UTF-8, or with a segment
+// that is empty, "." or "..".
 func odd(key string) bool {
 	if len(key) > maxKey || !utf8.ValidString(key) {
 		return true
@@ -201,7 +201,8 @@ func odd(key string) bool {
 	return false
 }
 
-// behind is the key that the page begins behind; with a delimiter it may be a group. "": none.
+// behind returns the key behind which the page begins, "" for the first page. With a delimiter it
+// may be a group.
 func (q *Query) behind() string {
 	if key, ours := Token(q.Token); ours {
 		return key
@@ -209,11 +210,11 @@ func (q *Query) behind() string {
 	return q.After
 }
 
-// Token reads a continuation token: ours says that it is one of Hearth's, and goes on behind
-// key.
+// Token reads a continuation token. ours means that it is one of Hearth's, and that the page begins
+// behind key.
 func Token(s string) (key string, ours bool) {
 	code, ours := strings.CutPrefix(s, tokenTag)
-	// Go's decoder skips line ends.
+	// Go's decoder would skip line ends.
 	if !ours || strings.ContainsAny(code, "\r\n") || len(code) > base64.RawURLEncoding.EncodedLen(4+maxKey) {
 		return "", false
 	}
@@ -228,8 +229,8 @@ func Token(s string) (key string, ours bool) {
 	return string(text[4:]), true
 }
 
-// ForOrigin is the raw query that asks an origin for the same page: a token of Hearth's, which
-// no origin knows, becomes a start-after. Everything else stays as it was sent.
+// ForOrigin returns the raw query that asks an origin for the same page. A token of Hearth's, which
+// no origin knows, becomes a start-after. All else stays as it was sent.
 func ForOrigin(raw string) string {
 	key, under, grouped := "", "", false
 	for pair := range strings.SplitSeq(raw, "&") {
@@ -251,7 +252,7 @@ func ForOrigin(raw string) string {
 		return raw
 	}
 	if grouped && key != under && strings.HasSuffix(key, "/") && len(key)+len(last) <= maxKey {
-		key += last // behind the whole group, also where start-after means its keys one by one
+		key += last // behind the whole group, even where the origin compares start-after with each of its keys
 	}
 	var pairs []string
 	for pair := range strings.SplitSeq(raw, "&") {

@@ -11,39 +11,41 @@ import (
 	"strings"
 )
 
-// maxHeld is how many names of a directory are kept while those before them are walked: enough
-// that a directory of directories is not asked anew for each, few beside a page.
+// maxHeld is how many names of a directory are kept while those before them are walked. So a
+// directory of directories is not listed again for each of them, and the names take little memory
+// beside a page.
 const maxHeld = 64
 
-// last is the last character of Unicode: behind a name it stands for all that begin so, as
-// keys are UTF-8.
+// last is the last character of Unicode. Keys are UTF-8, so a name with last behind it sorts after
+// all keys that begin with the name.
 const last = "\U0010FFFF"
 
-// walk writes one page.
+// walk writes one page: a depth-first walk of the directories, in the order of keys.
 type walk struct {
 	names Names
 	q     Query
-	// body holds the keys, groups the groups, each as elements.
+	// body holds the keys, groups the common prefixes, each as XML elements.
 	body, groups []byte
-	// tail is what ends each key's element.
+	// tail ends the element of each key of the bucket's storage class.
 	tail []byte
-	// bucket as it was asked for, and the tail of keys of a class of their own, the last that came.
+	// bucket is the one that was asked for. other is the tail for class, the last storage class of
+	// its own that a key had.
 	bucket Bucket
 	class  string
 	other  []byte
-	// count of keys and groups together, at most q.Max.
+	// count is of keys and groups together, at most q.Max.
 	count     int
 	truncated bool
-	// asked is how many directories the origin was asked for, lately how many keys the last
-	// directory had that was walked, and at least 1; 0: none was.
+	// asked is how many directories the origin was asked for. lately is how many keys the last
+	// walked directory had, at least 1; 0 means that none was walked yet.
 	asked, lately int
-	// The last that was written, and where.
+	// dir and entry are the last that was written: the cursor of the next page.
 	dir   string
 	entry Entry
 	err   error
 }
 
-// run walks from where the page begins to where it ends.
+// run walks from the start of the page to its end.
 func (w *walk) run(ctx context.Context) error {
 	prefix := w.q.Prefix
 	at := strings.LastIndexByte(prefix, '/') + 1
@@ -59,14 +61,15 @@ func (w *walk) run(ctx context.Context) error {
 	}
 	name, rest, inside := strings.Cut(after[at:], "/")
 	if inside && (rest != "" || w.q.Version == 2 && w.q.Token == "") {
-		// Whether the rest of a group is told again is not documented, and MinIO and versitygw
-		// need not do as Amazon does.
+		// Amazon does not document whether the rest of a group is listed again, and MinIO and
+		// versitygw may differ from Amazon.
 		return ErrUnsure
 	}
 	return w.begin(ctx, dir, place{name: name, dir: inside, set: true}, only)
 }
 
-// behind lists what lies behind a key, from its directory, which are the first n bytes, on.
+// behind lists all that follows a key, below the directory that is its first n bytes. It begins
+// with the innermost directory.
 func (w *walk) behind(ctx context.Context, key string, n int, only string) error {
 	name, _, inside := strings.Cut(key[n:], "/")
 	if inside {
@@ -77,7 +80,7 @@ func (w *walk) behind(ctx context.Context, key string, n int, only string) error
 	return w.begin(ctx, key[:n], place{name: name, dir: inside, set: true}, only)
 }
 
-// begin is list for a directory in which the walk begins.
+// begin calls list for a directory in which the walk begins.
 func (w *walk) begin(ctx context.Context, dir string, from place, only string) error {
 	if w.q.Delimiter == "" && w.names.Asks(dir, false) {
 		if w.left() == 0 {
@@ -88,7 +91,7 @@ func (w *walk) begin(ctx context.Context, dir string, from place, only string) e
 	return w.list(ctx, dir, from, only)
 }
 
-// left is how many directories may still be asked for.
+// left returns how many directories the origin may still be asked for.
 func (w *walk) left() int {
 	if w.q.Asks == 0 {
 		return maxKeys
@@ -96,10 +99,9 @@ func (w *walk) left() int {
 	return w.q.Asks - w.asked
 }
 
-// ask sees to it that a directory that is walked next may be read, and has those behind it that
-// the page will need asked for: as many as fill it if they are like the last one. Where these
-// are too many that is seen before they are waited for. Those that were begun will be known
-// to the next who lists.
+// ask begins to ask the origin for the next directory and for those behind it: as many as fill the
+// page if they are like the last one. If these are too many, the page fails before it waits for any.
+// What was begun will be known to the next listing.
 func (w *walk) ask(dir string, entries []Entry) error {
 	need, unknown, left := 1, 0, w.left()
 	if w.lately > 0 {
@@ -121,8 +123,8 @@ func (w *walk) ask(dir string, entries []Entry) error {
 	return nil
 }
 
-// list writes what lies in a directory behind a place: names that begin with only, and, unless
-// they are groups, the directories among them.
+// list writes what a directory has behind a place: the names that begin with only. Without a
+// delimiter it walks into the directories among them.
 func (w *walk) list(ctx context.Context, dir string, from place, only string) error {
 	if len(dir) > maxKey {
 		return ErrUnsure
@@ -132,7 +134,7 @@ func (w *walk) list(ctx context.Context, dir string, from place, only string) er
 		l.more, l.seen, l.held = false, false, l.held[:0]
 		err := w.names.Dir(ctx, dir, l.at.after(), l.each)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // it went since its name was told, or never was: no keys
+			err = nil // it was removed since its name was listed, or never existed: no keys
 		}
 		if err != nil {
 			return fmt.Errorf("list %q: %w", dir, err)
@@ -154,7 +156,7 @@ func (w *walk) list(ctx context.Context, dir string, from place, only string) er
 	return nil
 }
 
-// inside writes what lies in the first of the entries of a directory, which is one itself.
+// inside writes the contents of the first of a directory's entries, which is itself a directory.
 func (w *walk) inside(ctx context.Context, dir string, entries []Entry) error {
 	child, count := dir+entries[0].Name+"/", w.count
 	if w.names.Asks(child, false) {
@@ -167,23 +169,23 @@ func (w *walk) inside(ctx context.Context, dir string, entries []Entry) error {
 	return err
 }
 
-// level is a directory that is walked.
+// level is the state of one directory under way.
 type level struct {
 	*walk
 	dir, only string
-	// at is the last name that was told, seen whether this call of Dir told any.
+	// at is the last name that came; seen means that this call of Dir gave any.
 	at   place
 	seen bool
-	// held are names from the first directory on, in order; more says that others may follow.
+	// held are names in order, from the first directory on; more means that others may follow.
 	held []Entry
 	more bool
 }
 
-// each takes a name, and says whether the next is wanted.
+// each takes a name, and reports whether the next is wanted.
 func (l *level) each(e Entry) bool {
 	if !l.at.less(e) {
 		if !l.seen {
-			return true // where the walk begins
+			return true // the name at which the walk begins, or one before it
 		}
 		l.err = fmt.Errorf("%q in %q is not in order: %w", e.Name, l.dir, ErrUnsure)
 		return false
@@ -204,7 +206,7 @@ func (l *level) each(e Entry) bool {
 	return l.add(l.dir, e)
 }
 
-// add writes a key or a group, and says whether the next is wanted.
+// add writes a key or a group, and reports whether the next is wanted.
 func (w *walk) add(dir string, e Entry) bool {
 	if w.count == w.q.Max {
 		w.truncated = true
@@ -245,7 +247,7 @@ func (w *walk) object(dir string, e Entry) {
 	w.body = append(b, w.end(e.Object.Class)...)
 }
 
-// end is the tail of a key of a class; "": the bucket's.
+// end returns the tail for a key of a storage class; "" means the bucket's class.
 func (w *walk) end(class string) []byte {
 	if class == "" {
 		return w.tail
@@ -258,7 +260,7 @@ func (w *walk) end(class string) []byte {
 	return w.other
 }
 
-// tail is what ends the element of each key, from its size on.
+// tail returns the end of each key's element, from its size on.
 func tail(b Bucket, q Query) []byte {
 	t := append(make([]byte, 0, 256), "</Size>"...)
 	if b.Owner.ID != "" && (q.Version == 1 || q.Owner) {
@@ -272,7 +274,7 @@ func tail(b Bucket, q Query) []byte {
 	return append(t, "</Contents>"...)
 }
 
-// head appends what stands before the keys.
+// head appends the part of the document before the keys.
 func (w *walk) head(b []byte, bucket string) []byte {
 	q := &w.q
 	b = append(b, open...)
@@ -282,7 +284,7 @@ func (w *walk) head(b []byte, bucket string) []byte {
 	if q.Version == 1 {
 		b = append(b, "<Marker>"...)
 		b = append(w.key(b, q.After), "</Marker>"...)
-		// Amazon tells it with a delimiter alone: without, the last key is known to be it.
+		// Amazon sends it only with a delimiter; without one, the last key serves as the marker.
 		if w.truncated && q.Delimiter != "" {
 			b = append(b, "<NextMarker>"...)
 			b = w.key(w.key(b, w.dir), w.entry.Name)
@@ -305,7 +307,7 @@ func (w *walk) head(b []byte, bucket string) []byte {
 	return append(b, "</IsTruncated>"...)
 }
 
-// pages appends what the second version says of where the page begins and where the next does.
+// pages appends the elements of version 2 about the start of this page and of the next.
 func (w *walk) pages(b []byte) []byte {
 	if w.q.After != "" {
 		b = append(b, "<StartAfter>"...)
@@ -325,7 +327,7 @@ func (w *walk) pages(b []byte) []byte {
 	return append(b, "</KeyCount>"...)
 }
 
-// token appends the token that goes on behind the last entry.
+// token appends the continuation token for the page behind the last entry.
 func (w *walk) token(b []byte) []byte {
 	var room [4 + maxKey + 1]byte
 	key := append(append(room[:4], w.dir...), w.entry.Name...)
@@ -337,7 +339,7 @@ func (w *walk) token(b []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(b, tokenTag...), key)
 }
 
-// key appends a key, or a part of one that is cut at "/", as the query wants it.
+// key appends a key, or a part of one that is cut at "/", in the encoding that the query wants.
 func (w *walk) key(b []byte, s string) []byte {
 	if w.q.URL {
 		return appendURL(b, s)
@@ -345,7 +347,7 @@ func (w *walk) key(b []byte, s string) []byte {
 	return w.text(b, s)
 }
 
-// text appends what is no key.
+// text appends a text that is not a key.
 func (w *walk) text(b []byte, s string) []byte {
 	b, ok := appendText(b, s)
 	if !ok && w.err == nil {
@@ -354,14 +356,14 @@ func (w *walk) text(b []byte, s string) []byte {
 	return b
 }
 
-// place is a place in a directory: at a file, or, with dir, at the end of a directory. Not set:
-// before all.
+// place is a position in a directory: at a file, or, with dir, at the end of a directory. If set is
+// false it is before all.
 type place struct {
 	name     string
 	dir, set bool
 }
 
-// before is a place close before all names that begin with s.
+// before returns a place close before all names that begin with s.
 func before(s string) place {
 	if s == "" {
 		return place{}
@@ -376,7 +378,7 @@ func before(s string) place {
 	return place{name: head + string([]byte{c - 1}) + last, set: true}
 }
 
-// after is the place as Names.Dir takes it.
+// after returns the place in the form that Names.Dir takes.
 func (p place) after() string {
 	if p.dir {
 		return p.name + "/"
@@ -384,7 +386,7 @@ func (p place) after() string {
 	return p.name
 }
 
-// less says whether an entry lies behind the place.
+// less reports whether an entry lies behind the place.
 func (p place) less(e Entry) bool {
 	if !p.set {
 		return true

@@ -8,8 +8,8 @@ import (
 // open is the first line of each document.
 const open = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 
-// appendText appends text with the escapes of Go's encoding/xml, which MinIO and versitygw use.
-// It says whether XML 1.0 can carry it: no control characters, no U+FFFE and U+FFFF, and UTF-8.
+// appendText appends text with the escapes of Go's encoding/xml, which MinIO and versitygw use. It
+// reports whether XML 1.0 can carry the text: UTF-8, without control characters, U+FFFE and U+FFFF.
 func appendText(b []byte, s string) ([]byte, bool) {
 	from := 0
 	for i := 0; i < len(s); {
@@ -59,14 +59,14 @@ func escape(c byte) string {
 	return ""
 }
 
-// appendURL appends a key for encoding-type=url: all but letters, digits and "-_./*" as %XX, a
-// space as "+". Amazon does so, and MinIO.
+// appendURL appends a key for encoding-type=url. All but letters, digits and "-_./*" becomes %XX,
+// and a space "+", as at Amazon and MinIO.
 func appendURL(b []byte, s string) []byte {
 	const digits = "0123456789ABCDEF"
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '-' <= c && c <= '9', c == '_', c == '*':
-			b = append(b, c) // "-./" stand before the digits
+			b = append(b, c) // the first range takes "-./" too: they stand before the digits
 		case c == ' ':
 			b = append(b, '+')
 		default:
@@ -76,8 +76,8 @@ func appendURL(b []byte, s string) []byte {
 	return b
 }
 
-// appendTime appends a time as listings tell it, "2006-01-02T15:04:05.000Z". time.Format takes
-// 190 ns, as much as all the rest of a key's element; this takes 33.
+// appendTime appends a time in the form of listings, "2006-01-02T15:04:05.000Z". time.Format takes
+// 190 ns, as much as all the rest of a key's element; this takes 33 ns.
 func appendTime(b []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
@@ -101,7 +101,7 @@ func appendTwo(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('
 
 func appendOwner(b []byte, o Owner) []byte {
 	b = append(b, "<Owner><ID>"...)
-	b, _ = appendText(b, o.ID) // it came in XML
+	b, _ = appendText(b, o.ID) // XML can carry it, since it came in XML
 	b = append(b, "</ID>"...)
 	if o.Name != "" {
 		b = append(b, "<DisplayName>"...)

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// asked is what a request says about its answer.
+// asked holds the parts of a request that change its answer.
 type asked struct {
 	conditions
-	span      string // Range; "": all of it
+	span      string // the Range header; "" means the whole object
 	checksums bool
 	overrides []override
 }
 
-// override is a header that the client wants in the answer.
+// override is a header that the client wants in the answer, by a response-* parameter.
 type override struct{ name, value string }
 
-// read takes from a request what changes its answer; not sure: there is something that is not
-// understood here.
+// read takes from a request what changes its answer. sure is false if there is something that it
+// does not understand.
 func read(r *http.Request) (a asked, sure bool) {
 	h := r.Header
 	sure = len(h["If-Range"]) == 0
@@ -36,7 +36,7 @@ func read(r *http.Request) (a asked, sure bool) {
 			sure = false
 		}
 	}
-	a.checksums = sums == "ENABLED" // other spellings: servers differ
+	a.checksums = sums == "ENABLED" // servers differ about other spellings
 	if !sure || sums != "" && !a.checksums {
 		return a, false
 	}
@@ -44,14 +44,14 @@ func read(r *http.Request) (a asked, sure bool) {
 	return a, sure
 }
 
-// part is what of an object is sent: n bytes from off on of size.
+// part is the range of an object to send: n bytes from off on, of size.
 type part struct {
 	off, n, size int64
-	partial      bool // by a range: 206
+	partial      bool // of a Range: the status is 206
 }
 
-// within reads a Range header: bytes=a-b, bytes=a- or bytes=-n, cut off at the object's end. Not
-// ok: it is anything else, or has no byte of the object.
+// within reads a Range header: bytes=a-b, bytes=a- or bytes=-n, cut off at the object's end. ok is
+// false if the header is anything else, or selects no byte of the object.
 func within(s string, size int64) (p part, ok bool) {
 	if s == "" {
 		return part{n: size, size: size}, true
@@ -101,9 +101,9 @@ func number(s string) (n int64, d digits) {
 }
 
 const (
-	// maxQuery is more than a presigned URL has; longer ones are the origin's to judge.
+	// maxQuery is more than a presigned URL has. The origin answers longer ones.
 	maxQuery = 16 << 10
-	// maxOverride is the longest value in bytes that is answered with.
+	// maxOverride is the longest value in bytes of an override that is answered here.
 	maxOverride = 1024
 )
 
@@ -116,7 +116,7 @@ func overrides(raw string) (found []override, sure bool) {
 		var pair string
 		pair, raw, _ = strings.Cut(raw, "&")
 		name, value, _ := strings.Cut(pair, "=")
-		name, err := url.QueryUnescape(name) // allocates only where there is something to do
+		name, err := url.QueryUnescape(name) // allocates only if there is an escape
 		if err != nil || strings.Contains(pair, ";") {
 			return nil, false
 		}
@@ -141,7 +141,7 @@ func overrides(raw string) (found []override, sure bool) {
 	return found, true
 }
 
-// overridden is the header that a parameter sets; "": none that is known.
+// overridden returns the header that a parameter sets; "" means that the parameter is not known.
 func overridden(parameter string) string {
 	switch parameter {
 	case "response-content-type":
@@ -160,8 +160,8 @@ func overridden(parameter string) string {
 	return ""
 }
 
-// plain reports whether every server would send s as it is. An empty value sets the header with
-// some and does nothing with others.
+// plain reports whether every server would send s as it is. An empty value sets the header at some
+// servers and does nothing at others.
 func plain(s string) bool {
 	if s == "" || len(s) > maxOverride || s[0] == ' ' || s[len(s)-1] == ' ' {
 		return false

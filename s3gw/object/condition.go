@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// conditions are a request's preconditions, each as it was sent; "" is none.
+// conditions are a request's preconditions, each as it was sent; "" means that there is none.
 type conditions struct {
 	match, noneMatch   string
 	unmodified, modify string // If-Unmodified-Since, If-Modified-Since
 }
 
-// verdict is what becomes of a request by its conditions.
+// verdict is the answer that the conditions of a request lead to.
 type verdict uint8
 
 const (
-	send        verdict = iota // what was asked for
+	send        verdict = iota // the object or range itself
 	notModified                // 304
-	unsure                     // or 412: both are the origin's to say
+	unsure                     // or 412: the origin decides both
 )
 
-// judge follows RFC 9110, section 13.2.2, where Amazon, MinIO and versitygw do so, too (tried):
-// If-Match, if it holds, makes If-Unmodified-Since void; If-None-Match, if it matches, makes
+// judge follows RFC 9110, section 13.2.2, as far as Amazon, MinIO and versitygw do (tried).
+// If-Match, if it holds, makes If-Unmodified-Since void. If-None-Match, if it matches, makes
 // If-Modified-Since void. If it does not match, servers differ about an If-Modified-Since that
-// would say 304, and they differ about what lies in the future. modified is in whole seconds; a
-// zero time is not known.
+// would mean 304. They also differ about times in the future. modified is in whole seconds; the
+// zero time means that it is not known.
 func (c *conditions) judge(etag string, modified, now time.Time) verdict {
 	if *c == (conditions{}) {
 		return send
@@ -59,7 +59,7 @@ func (c *conditions) judge(etag string, modified, now time.Time) verdict {
 	return notModified
 }
 
-// opinion is whether a list of ETags has the one that is asked for.
+// opinion is whether a list of ETags holds a given one.
 type opinion uint8
 
 const (
@@ -69,8 +69,8 @@ const (
 )
 
 // listed looks for a strong ETag, given without its quotes, in an If-Match or If-None-Match. It
-// says yes to exactly that one, and no to a list of others, well written. About it being one of
-// several, about "*", about weak ones and about such as have no quotes servers differ: versitygw
+// returns yes if the list is exactly that one, and no for a well-formed list of others. All else is
+// maybe, since servers differ: one of several, "*", weak ETags, and ETags without quotes. versitygw
 // and MinIO compare the whole list with the ETag.
 func listed(list, etag string) opinion {
 	if list == "" {
@@ -111,8 +111,8 @@ func quoted(s string) (tag, rest string, ok bool) {
 	return "", "", false
 }
 
-// date reads a date in the one form that is written today (RFC 9110: IMF-fixdate). An empty one
-// is the zero time.
+// date reads a date in the one form that is in use today (RFC 9110: IMF-fixdate). An empty text is
+// the zero time.
 func date(s string) (time.Time, bool) {
 	if s == "" {
 		return time.Time{}, true
@@ -121,6 +121,6 @@ func date(s string) (time.Time, bool) {
 	if err != nil {
 		return time.Time{}, false
 	}
-	var space [len(http.TimeFormat)]byte // Parse takes "9" for a day and any weekday
+	var space [len(http.TimeFormat)]byte // Parse would take "9" for a day, and any weekday
 	return t, string(t.AppendFormat(space[:0], http.TimeFormat)) == s
 }

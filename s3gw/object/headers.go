@@ -12,8 +12,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// maxPacked is the most that is kept of one version in bytes. Amazon allows 8 KiB of headers in
-// a PUT; more than this is no store's.
+// maxPacked bounds what is kept of one version, in bytes. Amazon allows 8 KiB of headers in a PUT;
+// no store sends more than this.
 const maxPacked = 32 << 10
 
 var (
@@ -21,32 +21,32 @@ var (
 	errUnnamed = errors.New("headers without an ETag")
 )
 
-// kinds says which answers have a header.
+// kinds says which answers carry a header.
 type kinds uint8
 
 const (
 	kindPlain kinds = 1 << iota // 200 and 206
-	kindShort                   // these and 304, as RFC 9110, section 15.4.5, has it
-	kindSum                     // only where x-amz-checksum-mode asks for it
+	kindShort                   // these and 304, by RFC 9110, section 15.4.5
+	kindSum                     // only if x-amz-checksum-mode asks for it
 )
 
-// set is what is known of one version's headers.
+// set holds the known headers of one version.
 type set struct {
-	// packed has for each value: kinds (1 byte), the lengths of name and value (varints),
-	// both texts. Names are as they go out; those that are equal stand together.
+	// packed holds for each value: kinds (1 byte), the lengths of name and value (varints), and
+	// both texts. Names are spelled as they are sent; equal names stand together.
 	packed   string
 	values   int
-	modified time.Time // Last-Modified; zero: not known
+	modified time.Time // Last-Modified; the zero time means not known
 	asked    time.Time // when the origin was asked
-	until    time.Time // believed till then without asking, since the origin is away
-	loose    bool      // some change without a new version
-	archived bool      // reads may be refused; nothing else is known then
+	until    time.Time // believed until then without a question, since the origin is away
+	loose    bool      // some header may change without a new version
+	archived bool      // reads may be refused; then nothing else is known
 }
 
-// looseFresh is how long headers are believed at most that change without a new version.
+// looseFresh bounds how long headers are believed that change without a new version.
 const looseFresh = time.Minute
 
-// believed reports whether a set that may be fresh old (below 0: any age) is still good.
+// believed reports whether a set is still good, where fresh is the greatest age (below 0: any).
 func (t *set) believed(now time.Time, fresh time.Duration) bool {
 	if t.loose && (fresh < 0 || fresh > looseFresh) {
 		fresh = looseFresh
@@ -54,7 +54,7 @@ func (t *set) believed(now time.Time, fresh time.Duration) bool {
 	return fresh < 0 || now.Sub(t.asked) < fresh || now.Before(t.until)
 }
 
-// packSet makes a set of a HEAD's answer and compares that with the object.
+// packSet makes a set of the answer to a HEAD, if that answer is about the object.
 func packSet(h http.Header, o *hearth.Object, asked time.Time) (*set, error) {
 	switch etag := h["Etag"]; {
 	case len(etag) != 1:
@@ -98,7 +98,8 @@ func packSet(h http.Header, o *hearth.Object, asked time.Time) (*set, error) {
 	return t, nil
 }
 
-// render writes the headers of some kinds. Values share one array, texts the set's memory.
+// render writes the headers of some kinds. All values share one array, and their texts are the
+// set's memory.
 func (t *set) render(h http.Header, want kinds) {
 	values := make([]string, 0, t.values)
 	last, first := "", 0
@@ -119,7 +120,7 @@ func (t *set) render(h http.Header, want kinds) {
 		h[name] = values[first:len(values):len(values)]
 	}
 	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // or net/http makes one up
+		h["Content-Type"] = nil // or net/http guesses one
 	}
 }
 
@@ -134,8 +135,8 @@ func cutUvarint(s string) (int, string) {
 	}
 }
 
-// spelled is a name as it goes out. Stores send user metadata in lower case (Amazon, MinIO and
-// versitygw, tried), and clients show the names as they come, but net/http has changed them.
+// spelled returns a name as it is sent. Stores send user metadata in lower case (Amazon, MinIO and
+// versitygw, tried), and clients show the names as they come. But net/http has changed them.
 func spelled(name string) string {
 	if strings.HasPrefix(name, "X-Amz-Meta-") && http.CanonicalHeaderKey(name) == name {
 		return strings.ToLower(name)
@@ -157,10 +158,10 @@ func kindOf(name string) kinds {
 // passing reports whether a header belongs to one answer alone, and not to the version.
 func passing(name string, h http.Header) bool {
 	switch name {
-	case "Date", "Age", "Server", "X-Cache", // when and by whom it was answered
+	case "Date", "Age", "Server", "X-Cache", // when, and by which server
 		"X-Amz-Request-Id", "X-Amz-Id-2", "X-Amz-Cf-Id", "X-Amz-Cf-Pop", "X-Request-Id", "X-Trans-Id", "X-Guploader-Uploadid",
-		"X-Amz-Request-Charged",           // what it costs
-		"Content-Length", "Content-Range", // said anew by each answer
+		"X-Amz-Request-Charged",           // the cost
+		"Content-Length", "Content-Range", // set by each answer
 		"Set-Cookie", "Alt-Svc", "Connection", // about the connection to the origin
 		"Keep-Alive", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Proxy-Connection", "Proxy-Authenticate":
 		return true
@@ -178,10 +179,10 @@ func passing(name string, h http.Header) bool {
 	return false
 }
 
-// loose reports whether a header may change while the version stays: tags are set beside it, what
-// expires when follows from the bucket's rules, copies elsewhere are made behind, locks are put
-// and lifted. They are kept, for looseFresh at most, since a client that looks for one would
-// take its absence for an answer.
+// loose reports whether a header may change while the version stays. Tags are set beside the
+// version. The expiry follows from the bucket's rules. Replicas are made later, and locks are put
+// and lifted. Such headers are kept for looseFresh at most. They are not left out: a client that
+// looks for one would take its absence for an answer.
 func loose(name string) bool {
 	switch name {
 	case "X-Amz-Tagging-Count", "X-Amz-Expiration", "X-Amz-Replication-Status":
@@ -190,8 +191,8 @@ func loose(name string) bool {
 	return strings.HasPrefix(name, "X-Amz-Object-Lock-")
 }
 
-// archived reports whether the origin may refuse to read the object until it was restored, or
-// once what was restored is gone again.
+// archived reports whether the origin may refuse to read the object until it is restored, or once
+// the restored copy is gone again.
 func archived(h http.Header) bool {
 	class := h.Get("X-Amz-Storage-Class")
 	return len(h["X-Amz-Restore"]) > 0 || len(h["X-Amz-Archive-Status"]) > 0 || class == "GLACIER" || class == "DEEP_ARCHIVE"

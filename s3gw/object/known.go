@@ -14,14 +14,14 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// awayFresh is how long headers that are too old are used once the origin could not be asked:
-// each attempt may wait for seconds.
+// awayFresh is how long old headers are used after the origin could not be asked: each attempt may
+// wait for seconds.
 const awayFresh = 10 * time.Second
 
-// headers returns an object's headers, remembered or asked for.
+// headers returns an object's headers: remembered ones, or those of a HEAD.
 func (s *Server) headers(ctx context.Context, o *hearth.Object) (*set, error) {
 	fresh := s.o.Fresh(o.Link)
-	if fresh == 0 { // an attempt under way may have been answered before this request came
+	if fresh == 0 { // an attempt in flight may have been answered before this request came
 		return s.head(ctx, o)
 	}
 	k := s.keyOf(o)
@@ -50,7 +50,7 @@ func (s *Server) headers(ctx context.Context, o *hearth.Object) (*set, error) {
 	return t, err
 }
 
-// head asks the origin.
+// head asks the origin, by a HEAD.
 func (s *Server) head(ctx context.Context, o *hearth.Object) (*set, error) {
 	s.asks.Add(1)
 	begun := s.o.Now()
@@ -65,8 +65,8 @@ func (s *Server) head(ctx context.Context, o *hearth.Object) (*set, error) {
 	return t, nil
 }
 
-// key is whose headers they are. An object that is written again with the same bytes is the same
-// version, but may have other headers.
+// key identifies the object whose headers they are. An object that is written again with the same
+// bytes has the same version, but may have other headers.
 type key struct {
 	version  [16]byte
 	modified int64 // Unix ns
@@ -77,10 +77,10 @@ func (s *Server) keyOf(o *hearth.Object) key {
 	return key{o.Version, o.ModTime.UnixNano(), s.changes.of(o.Key)}
 }
 
-// changes counts what was changed beside the bytes of objects. Headers that were asked for before
-// a change have another count in their key: they are found no more, those that are on their way
-// when it happens among them, and grow old on the shelf. Keys share counts by their hashes; a
-// foreign change costs one more question.
+// changes counts the changes beside the bytes of objects. The count is part of a key, so headers
+// that were asked for before a change are no longer found, and age on the shelf. That holds for
+// those in flight at the change, too. Keys share counters by their hashes; a change of another key
+// costs one more HEAD.
 type changes struct {
 	all  atomic.Uint32
 	some [4096]atomic.Uint32
@@ -92,22 +92,22 @@ func (c *changes) of(key string) uint64 {
 
 const (
 	shelves = 16
-	// entryCost is what an entry takes in bytes beside its texts: the set, its places in
-	// the list and in the map, measured as 260, and what the texts are rounded up by.
+	// entryCost is what an entry takes in bytes beside its texts. The set and its places in the
+	// list and in the map were measured as 260. The rest is for the rounding up of the texts.
 	entryCost = 300
 )
 
-// shelf remembers sets, those that were used last, within a budget that the Pool counts.
+// shelf is an LRU cache of sets, with a budget that the Pool counts.
 type shelf struct {
 	pool  *hearth.Pool
-	most  int64 // bytes in each shard
+	most  int64 // bytes, in each shard
 	parts [shelves]shelfPart
 }
 
 type shelfPart struct {
 	mu    sync.Mutex // guards the rest
 	sets  map[key]*list.Element
-	order list.List // of entry; used last in front
+	order list.List // of entry; the last used is in front
 	bytes int64
 }
 
@@ -126,10 +126,10 @@ func newShelf(pool *hearth.Pool, most int64) *shelf {
 	return s
 }
 
-// part is where a key lies; versions are hashes.
+// part returns the shard of a key; versions are hashes.
 func (s *shelf) part(k key) *shelfPart { return &s.parts[k.version[0]%shelves] }
 
-// get returns what is remembered, however old, or nil.
+// get returns the remembered set, however old, or nil.
 func (s *shelf) get(k key) *set {
 	p := s.part(k)
 	p.mu.Lock()
@@ -142,8 +142,8 @@ func (s *shelf) get(k key) *set {
 	return e.Value.(*entry).set
 }
 
-// put remembers a set, in place of an older one and of others that were not used for longest. It
-// does not where there is no memory.
+// put remembers a set, in place of an older one of its key and of the least recently used. It does
+// nothing if there is no memory.
 func (s *shelf) put(k key, t *set) {
 	p := s.part(k)
 	p.mu.Lock()
@@ -183,7 +183,7 @@ func (s *shelf) dropLocked(p *shelfPart, e *list.Element) {
 	s.pool.Unreserve(old.cost())
 }
 
-// size counts entries and bytes.
+// size returns the entries and bytes of all shards.
 func (s *shelf) size() (entries, bytes int64) {
 	for i := range s.parts {
 		p := &s.parts[i]

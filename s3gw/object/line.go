@@ -8,26 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// line is what the kernel knows of a client's connection.
+// line is the kernel's view of a client's connection.
 type line interface {
-	// room is how many bytes the kernel takes at once. With wait it waits until it is more
-	// than 0, or the connection's write deadline.
+	// room returns how many bytes the kernel takes at once. With wait it waits until that is more
+	// than 0, or until the connection's write deadline.
 	room(wait bool) (int, error)
-	// queued is how many bytes were written that the client has not taken.
+	// queued returns how many written bytes the client has not taken.
 	queued() int
 }
 
-// lineKey is where OnConnection leaves a line in a context.
+// lineKey is the key of a line in a context; OnConnection sets it.
 type lineKey struct{}
 
-// unsentMost is how many bytes a client's connection holds beside what is on its way; there is room
-// where half of them are sent (tcp_stream_memory_free in net/tcp.h). Without it Linux gives a
-// connection up to 4 MiB, and a thousand that stall all that its TCP may have (tcp_mem), so that
-// honest ones crawl. Half as many cost a tenth more CPU time of a large answer.
+// unsentMost bounds the bytes that a client's connection holds beside those in flight. It has room
+// again when half of them are sent (tcp_stream_memory_free in net/tcp.h). Without a bound Linux
+// gives a connection up to 4 MiB. A thousand stalled ones then take all the memory of its TCP
+// (tcp_mem), and honest clients crawl. With half as many bytes a large answer costs a tenth more
+// CPU time.
 const unsentMost = 2 * pieceMost
 
-// OnConnection is for http.Server's ConnContext. Without it nobody knows how much a client's
-// connection takes, and what is written to one that stalls is held until StallAfter.
+// OnConnection is for http.Server's ConnContext. Without it nothing is known of the room of a
+// client's connection, and a block for a stalled client is held until StallAfter.
 func OnConnection(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
@@ -40,7 +41,7 @@ func OnConnection(ctx context.Context, c net.Conn) context.Context {
 	if err != nil {
 		return ctx
 	}
-	_ = raw.Control(func(fd uintptr) { // what refuses it is no TCP, and has bounds of its own
+	_ = raw.Control(func(fd uintptr) { // a socket that refuses it is not TCP, and has its own bounds
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMost)
 		if onThisHost(c) {
 			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, unpaced)
@@ -49,12 +50,12 @@ func OnConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, lineKey{}, line(socket{raw}))
 }
 
-// unpaced is the congestion control of a client on this host, which has no line that could be
-// congested. bbr, the default of many hosts, paces all the same: that is a third of the CPU time of
-// a large answer. This one every kernel has, and allows to everybody (net/ipv4/tcp_cong.c).
+// unpaced is the congestion control for a client on this host: no line between them can be
+// congested. bbr, the default of many hosts, paces all the same, which costs a third of the CPU
+// time of a large answer. Every kernel has reno, and allows it to everybody (net/ipv4/tcp_cong.c).
 const unpaced = "reno"
 
-// onThisHost reports whether both ends of a connection are.
+// onThisHost reports whether both ends of a connection are on this host.
 func onThisHost(c net.Conn) bool {
 	at, _ := c.LocalAddr().(*net.TCPAddr)
 	from, _ := c.RemoteAddr().(*net.TCPAddr)
@@ -64,15 +65,17 @@ func onThisHost(c net.Conn) bool {
 // socket is the line of a TCP connection.
 type socket struct{ raw syscall.RawConn }
 
-// roomShare of a socket's buffer is free where Linux calls it writable: a third, of which a fourth
-// part is for what the kernel needs beside the bytes (sk_stream_is_writeable in net/sock.h).
+// roomShare is the part of a socket's buffer that is surely free when Linux calls it writable. A
+// third is free then, and a fourth part of that is for the kernel's own overhead
+// (sk_stream_is_writeable in net/sock.h).
 const roomShare = 4
 
 func (s socket) room(wait bool) (n int, err error) {
 	failed := s.raw.Write(func(fd uintptr) bool {
-		// Linux tells of an edge only to who was told that there is no room: poll counts as that.
+		// Linux sends an edge only after it has reported that there is no room; poll counts as such
+		// a report.
 		ready, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 0)
-		if ready > 0 { // or broken, as the write will find
+		if ready > 0 { // or broken: the write will fail
 			n, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 			n = max(min(n/roomShare, unsentMost/2), 1)
 		}
@@ -85,7 +88,7 @@ func (s socket) room(wait bool) (n int, err error) {
 }
 
 func (s socket) queued() (n int) {
-	_ = s.raw.Control(func(fd uintptr) { // of a connection that is closed: nothing
+	_ = s.raw.Control(func(fd uintptr) { // 0 for a closed connection
 		n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
 	})
 	return n

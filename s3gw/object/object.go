@@ -1,24 +1,24 @@
 // Package object answers GetObject and HeadObject of a known version from the cache.
 //
-// A GET has to say what the origin would say: type, encoding, user metadata and all else that
-// lies beside an object's bytes. Whoever asks for a version first has its origin asked by one
-// HEAD, all who want it at that time share the attempt, and what belongs to the version (not to
-// that one answer) is kept, packed, within a budget. Then conditions are judged and the range is
-// read, and the bytes come from the tiers: what lies within one block as a View of it, longer
-// ranges through a reader that reads ahead.
+// A GET must carry the headers that the origin would send: type, encoding, user metadata and all
+// else that lies beside an object's bytes. The first request for a version asks its origin by one
+// HEAD, which concurrent requests share (singleflight). What belongs to the version, not to that
+// one answer, is kept, packed, within a budget. Then conditions are judged and the range is parsed.
+// A range within one block is sent as a View from the tiers; longer ranges go through a reader that
+// reads ahead.
 //
-// Only what is surely right is answered here. The rest, which has the caller pass the request to
-// the origin: several ranges, a range that is malformed or lies behind the end, If-Range, a
-// precondition that fails (but for 304), forms of conditions that servers differ about, objects
-// in an archive, and headers or first bytes that cannot be had. Nothing was written then, not
-// even into the answer's headers.
+// Only what is surely right is answered here; the caller passes the rest to the origin. The rest
+// is: several ranges, a malformed range or one behind the end, If-Range, a failed precondition (but
+// for 304), forms of conditions that servers differ about, objects in an archive, and headers or
+// first bytes that cannot be read. Then nothing was written, not even into the answer's headers.
 //
-// Nobody waits for a slow client. What answers hold of blocks at once is bounded by a share of the
-// Pool, which is only tried: who gets none of it is written copies, 64 KiB at a time. Before a
-// piece is written, at most 512 KiB, the kernel is asked whether the connection has room for it;
-// one that has none for 100 ms has its block given back, and holds nothing until there is room,
-// for a copy then. A client that takes nothing within StallAfter is cut off, and so is one whose
-// bytes cannot be had in the midst: every answer tells its length, so no short one looks whole.
+// Nobody waits for a slow client. All answers together hold blocks of at most a share of the Pool,
+// which they only try to take. An answer that gets none of it sends copies, 64 KiB at a time.
+// Before it writes a piece, of at most 512 KiB, it asks the kernel whether the connection has room.
+// If there is none for 100 ms, it gives its block back, and waits without memory until there is
+// room, for a copy then. A client that takes nothing within StallAfter is cut off. So is a client
+// whose bytes fail in the midst: every answer has a length, so a short one is never taken for
+// complete.
 package object
 
 import (
@@ -39,53 +39,54 @@ import (
 	"github.com/hearthfs/hearth/internal/flight"
 )
 
-// ErrGone says that the client went away, or took nothing for too long, in the midst of an answer.
+// ErrGone means that the client went away, or took nothing for too long, within an answer.
 var ErrGone = errors.New("client is gone")
 
 const (
-	// stallDefault is longer than who takes 1 KiB/s needs for what loopback's TCP opens its
-	// window by, 64 KiB: less than a segment it does not tell of (tcp_output.c,
+	// stallDefault is longer than a client that takes 1 KiB/s needs for 64 KiB, the step by which
+	// TCP over loopback opens its window. TCP does not announce less than a segment (tcp_output.c,
 	// __tcp_select_window).
 	stallDefault = 2 * time.Minute
 	freshDefault = time.Minute
-	// headerDefault holds the headers of some ten thousand versions.
+	// headerDefault holds the headers of some 10,000 versions, in bytes.
 	headerDefault = 8 << 20
 )
 
-// Bytes reads one object ahead of its reader.
+// Bytes is a reader of one object with read-ahead.
 type Bytes interface {
 	// ViewAt returns n bytes from off on, which lie in one block. The caller releases it.
 	ViewAt(ctx context.Context, off int64, n int) (*hearth.View, error)
-	// Close ends reading ahead.
+	// Close ends the read-ahead.
 	Close()
 }
 
-// Options of a Server; Source, Head and Pool must be there.
+// Options of a Server. Source, Head and Pool are required.
 type Options struct {
 	// Source is the whole read side.
 	Source hearth.Getter
-	// Open returns a reader for a range of several blocks, which ends before byte until and is
-	// read to its end unless the client goes. nil: their Views come from Source one by one.
+	// Open returns a reader for a range of several blocks, which ends before byte until. It is read
+	// to its end unless the client goes away. nil means that their Views come from Source one by
+	// one.
 	Open func(o *hearth.Object, until int64) Bytes
-	// Head asks the origin for the headers of exactly this version: with If-Match, and
-	// with x-amz-checksum-mode: ENABLED, or answers would lack checksums that were asked
-	// for. Names are as net/http has them; user metadata may be spelled otherwise.
-	// hearth.ErrStale: the object is another one now. It ends by itself.
+	// Head asks the origin for the headers of exactly this version: with If-Match, and with
+	// x-amz-checksum-mode: ENABLED, or answers would lack the checksums that clients ask for. Names
+	// are as net/http has them; user metadata may be spelled otherwise. hearth.ErrStale means that
+	// the object is another one now. Head must end by itself.
 	Head func(ctx context.Context, o *hearth.Object) (http.Header, error)
-	// Away reports whether an error of Head means that the origin cannot be asked now;
-	// then older headers are used. nil: never.
+	// Away reports whether an error of Head means that the origin cannot be asked now; then older
+	// headers are used. nil means never.
 	Away func(err error) bool
-	// Pool counts remembered headers, and a quarter of it is as much as answers hold of
-	// what Source lends.
+	// Pool counts remembered headers. All answers together hold at most a quarter of it in blocks
+	// from Source.
 	Pool *hearth.Pool
-	// HeaderBytes is the most memory in bytes for remembered headers. 0: 8 MiB.
+	// HeaderBytes bounds the memory in bytes for remembered headers. 0 means 8 MiB.
 	HeaderBytes int64
-	// Fresh says how long a link's headers are believed: below 0 for ever, 0 not at
-	// all. nil: a minute.
+	// Fresh returns how long a link's headers are believed: below 0 for ever, 0 not at all. nil
+	// means a minute.
 	Fresh func(link string) time.Duration
-	// StallAfter is how long a client may take nothing of an answer. 0: two minutes.
+	// StallAfter is how long a client may take nothing of an answer. 0 means two minutes.
 	StallAfter time.Duration
-	// Now is the time that headers age by. nil: time.Now.
+	// Now is the time by which headers age. nil means time.Now.
 	Now func() time.Time
 }
 
@@ -96,15 +97,15 @@ type Server struct {
 	asking *flight.Group[key, *set]
 
 	changes changes
-	large   *semaphore.Weighted // what answers hold of blocks at once, a quarter of the Pool; only tried
-	spare   sync.Pool           // of *[pieceSlow]byte, for copies; one is held while it is written
+	large   *semaphore.Weighted // bytes of blocks held by answers, a quarter of the Pool; only tried
+	spare   sync.Pool           // of *[pieceSlow]byte, for copies; each is held while it is written
 
-	slow time.Duration // slowAfter, but in tests
+	slow time.Duration // slowAfter, except in tests
 
 	hits, asks atomic.Int64
 }
 
-// New returns a Server. Close it.
+// New returns a Server, which must be closed.
 func New(o Options) *Server {
 	o.HeaderBytes = cmp.Or(o.HeaderBytes, headerDefault)
 	o.StallAfter = cmp.Or(o.StallAfter, stallDefault)
@@ -123,18 +124,18 @@ func New(o Options) *Server {
 		large: semaphore.NewWeighted(budget / 4)}
 }
 
-// Close ends what is asked of the origin and forgets all headers. Nobody may call Serve then.
+// Close ends the questions to the origin and forgets all headers. No Serve may be under way.
 func (s *Server) Close() {
 	s.asking.Close()
 	s.known.close()
 }
 
-// Stats are a Server's figures.
+// Stats are the figures of a Server.
 type Stats struct {
-	// Entries and Bytes of headers are remembered now.
+	// Entries and Bytes are of the headers that are remembered now.
 	Entries int64 `json:"entries"`
 	Bytes   int64 `json:"bytes"`
-	// Hits are answers by remembered headers, Asks are HEADs of the origin.
+	// Hits counts answers from remembered headers, Asks counts HEADs to the origin.
 	Hits int64 `json:"hits"`
 	Asks int64 `json:"asks"`
 }
@@ -145,22 +146,22 @@ func (s *Server) Stats() Stats {
 	return Stats{Entries: entries, Bytes: bytes, Hits: s.hits.Load(), Asks: s.asks.Load()}
 }
 
-// Changed says that a key was written, or what lies beside its bytes (tags, retention): headers
-// that were asked for until now are used no more.
+// Changed invalidates the remembered headers of a key. Its caller wrote the key, or what lies
+// beside its bytes (tags, retention).
 func (s *Server) Changed(key string) {
 	s.changes.some[xxh3.HashString(key)%uint64(len(s.changes.some))].Add(1)
 }
 
-// AllChanged is Changed of every key.
+// AllChanged is Changed for every key.
 func (s *Server) AllChanged() { s.changes.all.Add(1) }
 
-// Serve answers a GET or HEAD of an object. What else may change the answer (versionId, SSE-C,
-// ...) is the caller's to keep away, and so are response-* parameters of anonymous requests.
+// Serve answers a GET or HEAD of an object. The caller keeps away whatever else may change the
+// answer (versionId, SSE-C, ...), and response-* parameters of anonymous requests.
 //
-// answered false: nothing was written, and the caller passes the request to the origin; err may
-// say why, and with hearth.ErrStale the caller forgets the name first. answered true with an
-// error: the client did not get all of it and the connection ends; hearth.ErrStale and ErrGone
-// are told by errors.Is. n counts the body's bytes.
+// If answered is false, nothing was written, and the caller passes the request to the origin. err
+// may say why; with hearth.ErrStale the caller forgets the name first. If answered is true and err
+// is not nil, the client did not get all of it and the connection ends. Then errors.Is finds
+// hearth.ErrStale and ErrGone. n counts the body's bytes.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request, o *hearth.Object) (answered bool, n int64, err error) {
 	if (r.Method != http.MethodGet && r.Method != http.MethodHead) || !o.Cacheable() || o.Size < 0 {
 		return false, 0, nil
@@ -199,12 +200,12 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, o *hearth.Object)
 	return true, d.n, nil
 }
 
-// announce writes the headers of a 200 or 206 and returns which of them it is.
+// announce writes the headers of a 200 or 206, and returns that status.
 func announce(h http.Header, t *set, ask *asked, p part) int {
 	kinds := kindPlain | kindShort
 	if ask.checksums && !p.partial {
-		// Of the whole object: MinIO leaves them out of a 206, too, where a client
-		// would compare them with a part.
+		// They are of the whole object. MinIO leaves them out of a 206, too: a client would compare
+		// them with the part.
 		kinds |= kindSum
 	}
 	t.render(h, kinds)

@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// pieceFirst and pieceMost are how much is written at once, in bytes: little before
-	// anything is known of the client. What is no longer than pieceFirst is written unasked.
+	// pieceFirst and pieceMost are how much is written at once, in bytes: little before anything is
+	// known of the client. An answer of at most pieceFirst is written without asking the kernel.
 	pieceFirst = 64 << 10
 	pieceMost  = 512 << 10
-	// slowAfter is how long a block is kept for a client whose connection has no room: longer
-	// than the next is read in. What is copied for it then is pieceSlow, which is verified as one.
+	// slowAfter is how long a block is kept for a client whose connection has no room. It is longer
+	// than a read of the next block takes. After that the client gets copies of pieceSlow bytes,
+	// the unit of checksums.
 	slowAfter = 100 * time.Millisecond
 	pieceSlow = hearth.PieceSize
-	// quickAgain is how many pieces in a row, for which there was room, make a slow client a
-	// quick one.
+	// quickAgain is how many pieces in a row must find room before a slow client counts as quick
+	// again.
 	quickAgain = 16
 )
 
@@ -33,17 +34,17 @@ type sender struct {
 	w    http.ResponseWriter
 	c    *http.ResponseController
 	o    *hearth.Object
-	rd   Bytes // nil: Views from the Source
-	line line  // nil: nobody is asked what the connection takes
+	rd   Bytes // nil means Views from the Source
+	line line  // nil means that the connection's room is not known
 
-	at, end int64        // of the object: what is not taken yet
-	got     []byte       // taken and not yet written
-	view    *hearth.View // whose bytes got is; nil: they are own's
-	lent    int64        // bytes of the server's large that view stands for
+	at, end int64        // the part of the object that is not taken yet
+	got     []byte       // taken, and not yet written
+	view    *hearth.View // holds got; nil means that own holds it
+	lent    int64        // bytes of Server.large acquired for view
 	own     *[pieceSlow]byte
 
 	slow  bool
-	quick int // pieces in a row that were not slow
+	quick int // pieces in a row that found room
 	room  int // bytes that the connection takes at once
 	n     int64
 }
@@ -59,10 +60,10 @@ func (s *Server) sender(w http.ResponseWriter, r *http.Request, o *hearth.Object
 	return d
 }
 
-// run writes all that is left. After an error the connection is of no more use.
+// run writes all that is left. After an error the connection cannot be used again.
 func (d *sender) run() error {
 	if d.line != nil {
-		d.room = 0 // it is asked
+		d.room = 0 // so that the kernel is asked first
 	}
 	for len(d.got) > 0 || d.at < d.end {
 		d.s.allow(d.c)
@@ -80,14 +81,14 @@ func (d *sender) run() error {
 			return err
 		}
 	}
-	d.release() // the last bytes are copied or gone
-	if d.slow { // else the last piece's deadline is as good as new
+	d.release() // the last bytes are copied to the kernel, or gone
+	if d.slow { // otherwise the deadline of the last piece was set just now
 		d.s.allow(d.c)
 	}
 	return end(d.c)
 }
 
-// await waits until the connection has room. What is held is kept for slowAfter only.
+// await waits until the connection has room. The block is kept for slowAfter only.
 func (d *sender) await() (err error) {
 	if d.line == nil {
 		if d.n > 0 {
@@ -95,13 +96,13 @@ func (d *sender) await() (err error) {
 		}
 		return nil
 	}
-	if d.room >= pieceSlow { // to be woken for each piece costs a tenth of the CPU time
+	if d.room >= pieceSlow { // a wake-up for each piece costs a tenth of the CPU time
 		return nil
 	}
 	if d.room, err = d.line.room(false); d.room == 0 && err == nil && (d.view != nil || len(d.got) > 0) {
 		_ = d.c.SetWriteDeadline(time.Now().Add(d.s.slow))
 		if d.room, err = d.line.room(true); errors.Is(err, os.ErrDeadlineExceeded) {
-			d.at -= int64(len(d.got)) // they are read again
+			d.at -= int64(len(d.got)) // got is read again later
 			d.release()
 			d.slow, d.quick, err = true, 0, nil
 		}
@@ -116,7 +117,7 @@ func (d *sender) await() (err error) {
 	return nil
 }
 
-// awaitSlow waits, holding nothing, as long as the client takes anything within StallAfter: the
+// awaitSlow waits without memory, as long as the client takes anything within StallAfter. The
 // kernel finds room again only when a third of its buffer is free, which may be megabytes.
 func (d *sender) awaitSlow() (err error) {
 	begun := time.Now()
@@ -137,7 +138,7 @@ func (d *sender) awaitSlow() (err error) {
 	}
 }
 
-// write writes a piece of what was taken.
+// write writes one piece of got.
 func (d *sender) write() error {
 	p := d.got[:min(len(d.got), d.room, pieceMost)]
 	begun := time.Now()
@@ -154,7 +155,7 @@ func (d *sender) write() error {
 	switch {
 	case time.Since(begun) >= d.s.slow:
 		d.slow, d.quick = true, 0
-		d.at -= int64(len(d.got)) // what is left is read again
+		d.at -= int64(len(d.got)) // the rest is read again
 		d.release()
 	case len(d.got) == 0 && d.view == nil:
 		d.release()
@@ -166,11 +167,11 @@ func (d *sender) write() error {
 	return nil
 }
 
-// take gets the next bytes: to the block's end, or a copy of a piece for a slow client and where
-// much is lent already.
+// take gets the next bytes: up to the end of the block, or a copied piece. It copies for a slow
+// client, and if too much is lent already.
 func (d *sender) take() error {
 	if !d.slow {
-		size := int64(d.block().Len()) // a View of a part may hold all of its block
+		size := int64(d.block().Len()) // a View of a part may hold the whole block
 		if d.lent >= size || d.s.large.TryAcquire(size-d.lent) {
 			d.lent = max(d.lent, size)
 			d.drop()
@@ -219,7 +220,7 @@ func (d *sender) get(n int64) (*hearth.View, error) {
 
 func (d *sender) block() hearth.Block { return d.o.Block(d.at / hearth.BlockSize) }
 
-// drop gives the memory back, but not the right to as much.
+// drop releases the memory, but keeps what is acquired of Server.large.
 func (d *sender) drop() {
 	if d.view != nil {
 		d.view.Release()
@@ -230,7 +231,7 @@ func (d *sender) drop() {
 	d.view, d.own, d.got = nil, nil, nil
 }
 
-// release gives back what is held.
+// release releases all that is held.
 func (d *sender) release() {
 	d.drop()
 	if d.lent > 0 {
@@ -246,17 +247,17 @@ func (d *sender) close() {
 	}
 }
 
-// cut has the connection (of HTTP/2: the stream) end: what is still to be written fails at once,
-// and net/http goes on with no connection whose answer was shorter than announced.
-func (d *sender) cut() { _ = d.c.SetWriteDeadline(time.Unix(1, 0)) } // without deadlines the length alone has to tell
+// cut ends the connection (of HTTP/2: the stream). Further writes fail at once, and net/http does
+// not reuse a connection whose answer was shorter than announced.
+func (d *sender) cut() { _ = d.c.SetWriteDeadline(time.Unix(1, 0)) } // without deadlines only the length tells
 
 // allow gives the client StallAfter from now on.
 func (s *Server) allow(c *http.ResponseController) {
 	_ = c.SetWriteDeadline(time.Now().Add(s.o.StallAfter)) // a test's recorder has none
 }
 
-// end sends what is still buffered while the deadline holds and lifts it: on the same connection
-// the next answer may begin whenever it likes.
+// end flushes what is still buffered while the deadline holds, and lifts the deadline: the next
+// answer on the same connection may begin at any time.
 func end(c *http.ResponseController) error {
 	if err := c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		_ = c.SetWriteDeadline(time.Unix(1, 0))

@@ -12,26 +12,25 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// incoming is a request's body as it comes from the client.
+// incoming is a request's body while it comes from the client.
 type incoming struct {
 	c  *client
 	in io.Reader
 
-	busy   sync.Mutex    // held by Read, and guards waited and got; before mu
-	waited time.Duration // for the client, since got
-	got    int           // bytes, fewer than leastPiece
+	busy   sync.Mutex    // held during Read, and guards waited and got; locked before mu
+	waited time.Duration // time waited for the client since got was 0
+	got    int           // bytes since then, fewer than leastPiece
 	mu     sync.Mutex    // guards the fields below
-	err    error         // with which it ended, io.EOF included
-	left   bool          // nobody answers any more, and the client's connection is the server's alone
+	err    error         // the error that ended the body, io.EOF included
+	left   bool          // the answer is over, and the server alone uses the client's connection
 }
 
-// leastPiece bytes of a body are to come while a client is waited for as long as patience is: one
-// that trickles would keep a way to the origin for as long as it likes.
+// leastPiece bytes of a body must come within the patience. Otherwise a client that trickles could
+// hold a place at the origin for as long as it likes.
 const leastPiece = 64 << 10
 
-// Read waits for the client as long as its patience is, for each leastPiece; an origin that takes
-// its time is not the client's. It is called by the origin's side, which may
-// go on with it while the answer is on its way, and after.
+// Read waits for the client within its patience, for each leastPiece. Time that the origin takes
+// does not count. The origin's side calls it, and may go on with it during the answer, and after.
 func (b *incoming) Read(p []byte) (int, error) {
 	b.busy.Lock()
 	defer b.busy.Unlock()
@@ -48,7 +47,7 @@ func (b *incoming) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if err == io.EOF {
-		b.deadline(time.Time{}) // from here on net/http reads, to see the client go away
+		b.deadline(time.Time{}) // from here on net/http reads, to notice a client that goes away
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = request.Of(err, "RequestTimeout", "Less than %d KiB of the body came in %v.", leastPiece>>10, b.c.patience)
@@ -59,7 +58,7 @@ func (b *incoming) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// deadline sets the client's, unless it was left.
+// deadline sets the client's read deadline, and reports whether the body was not left yet.
 func (b *incoming) deadline(at time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,12 +68,13 @@ func (b *incoming) deadline(at time.Time) bool {
 	return !b.left
 }
 
-// grace is how long an answered client may go on with its body: one whose connection ends while it
-// sends may lose the answer. net/http waits as long after a body that is larger than it discards.
+// grace is how long an answered client may go on with its body: if the connection ended while it
+// sends, it could lose the answer. net/http waits as long after a body that is larger than it
+// discards.
 const grace = 500 * time.Millisecond
 
-// leave ends a Read that is under way, and forbids others. It waits for its end: net/http would
-// interrupt it as well, and take the deadline away, behind which it discards what is left of the body.
+// leave ends a Read under way, forbids others, and waits for its end. Otherwise net/http would
+// interrupt it as well, and would remove the deadline while it discards the rest of the body.
 func (b *incoming) leave() {
 	b.mu.Lock()
 	b.left = true
@@ -91,7 +91,7 @@ func (b *incoming) leave() {
 // Close leaves the body to the server.
 func (b *incoming) Close() error { return nil }
 
-// unfinished says that more of the body may come.
+// unfinished reports whether more of the body may come.
 func (b *incoming) unfinished() bool {
 	if b == nil {
 		return false
@@ -101,7 +101,7 @@ func (b *incoming) unfinished() bool {
 	return b.err != io.EOF
 }
 
-// failure is why the body is not whole; nil: nothing is known against it.
+// failure returns the error that broke off the body, or nil if none is known.
 func (b *incoming) failure() error {
 	if b == nil {
 		return nil
@@ -114,7 +114,7 @@ func (b *incoming) failure() error {
 	return b.err
 }
 
-// interim passes on what an origin says ahead of its answer, until that is there.
+// interim passes on an origin's interim answers (1xx) until the answer itself is there.
 type interim struct {
 	mu    sync.Mutex // guards the fields below
 	to    http.ResponseWriter
@@ -125,7 +125,7 @@ type interim struct {
 func (i *interim) got(code int, header textproto.MIMEHeader) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.ended || code == http.StatusContinue { // the client asked for none
+	if i.ended || code == http.StatusContinue { // the client asked for no 100
 		return nil
 	}
 	h := i.to.Header()

@@ -1,24 +1,26 @@
-// Package pass answers a request with what the origin says to it.
+// Package pass answers a request with the origin's answer to it: a reverse proxy.
 //
-// The request goes on, its body while it comes, and the answer comes back the same way: status and
-// headers as they are, the body piece by piece. Nothing is kept but a buffer, so both sides feel each
-// other: a slow client slows the origin down, and one that goes away ends the request there, unless
-// that is to be finished, in which case its answer is read by nobody. An origin
-// that breaks off in the midst of its answer has the client's connection cut, since what ends rightly
-// is taken for whole. Who takes or sends nothing for some time is cut, too.
+// The request goes on while its body still comes, and the answer comes back the same way. Status
+// and headers stay as they are, and the body is copied piece by piece. Only one buffer is held, so
+// there is back pressure: a slow client slows the origin down.
+//
+// A client that goes away ends the request at the origin. If the request is to be finished all the
+// same, its answer is read and discarded. An origin that breaks off within its answer has the
+// client's connection cut, since an answer that ends properly looks complete. A client that takes
+// or sends nothing for some time is cut, too.
 //
 // What net/http does to an answer on its way:
-//   - Header names are written anew. Those of user metadata go in small letters, as Amazon writes
-//     them: some clients show them as they came. Whatever else is read without regard to case.
-//   - Several values of a name keep their order, names among each other do not.
-//   - What is about the connection to the origin (RFC 9110, section 7.6.1) stays; the length, or that
-//     there is none, is told anew. An answer that ended with its connection comes in chunks.
-//   - A reason phrase becomes that of its code, and a 304 loses the type and the length of the body that
-//     it has not.
+//   - Header names are written anew. Those of user metadata go in lower case, as Amazon writes
+//     them: some clients show them as they came. All other names are read without regard to case.
+//   - Several values of one name keep their order. The names among each other do not.
+//   - Headers about the connection to the origin (RFC 9110, section 7.6.1) are left out. The length,
+//     or that there is none, is set anew. An answer that ended with its connection is sent chunked.
+//   - A reason phrase becomes that of its code. A 304 has no body, and loses type and length of it.
 //
-// A client that goes away is seen by its connection's end, and net/http looks for that only once the
-// request's body was read. Until then what tells is the end of the body, or a client that sends
-// nothing, and, where the origin takes nothing of it, whatever gives that up.
+// A client that goes away is noticed by the end of its connection. net/http looks for that only
+// after the request's body was read. Until then there are other signs: the body ends, or the client
+// sends nothing. If the origin takes nothing of the body, whatever gives up on the origin ends the
+// wait.
 package pass
 
 import (
@@ -36,52 +38,54 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// Options bound how long a client may hold a request up. The zero Options works.
+// Options bound how long a client may hold up a request. The zero Options works.
 type Options struct {
-	// Patience with a client that takes or sends nothing; it has this long for each piece of at most
-	// 64 KiB. 0: 30 s.
+	// Patience is how long a client may take or send nothing. It has this long for each piece of at
+	// most 64 KiB. 0 means 30 s.
 	Patience time.Duration
 }
 
 // Target is where a request goes.
 type Target struct {
-	// Forward sends it to the origin: method, headers, query and body of the request, for a bucket
-	// ("": the account) and a key in its escaped form. It bounds how many are under way, and with
-	// them the buffers here.
+	// Forward sends the request to the origin: method, headers, query and body, for a bucket (""
+	// means the account) and a key in its escaped form. It bounds how many requests are in flight,
+	// and with them the buffers here.
 	Forward func(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error)
-	// Bucket and Key are what it is asked for.
+	// Bucket and Key name what is asked for.
 	Bucket, Key string
-	// ID of the request, for an answer that is not the origin's.
+	// ID is the request's, for an answer that is not the origin's.
 	ID string
-	// Ending is called once, when the origin has done what it does, and before the client can
-	// know: ahead of the last byte of the answer, or of its header if nothing else comes. It is
-	// called as well if that never was, for who cannot know: broken is an answer of the origin
-	// that broke off. nil: nothing is.
+	// Ending is called once, after the origin has done its work and before the client can know.
+	// That is before the last byte of the answer, or before its headers if no body follows. It is
+	// called as well if the origin never got so far, since nobody can know that. broken means that
+	// the origin's answer broke off. nil means that nothing is called.
 	Ending func(broken bool)
-	// Finish has what was begun finished though the client has gone: the answer is read to its end.
-	// How long Forward goes on then is its own to say; the context that it is given is the client's.
+	// Finish means that a request is finished even if its client goes away: the answer is read to
+	// its end. The context that Forward gets is still the client's: Forward itself decides how long
+	// it goes on then.
 	Finish bool
 }
 
-// Pass passes requests on; it is used by many at a time.
+// Pass passes requests on. It is safe for many goroutines.
 type Pass struct {
 	patience time.Duration
-	buffers  sync.Pool // of *[pieceBytes]byte: one for each answer under way
+	buffers  sync.Pool // of *[pieceBytes]byte: one for each answer in flight
 }
 
-// pieceBytes is what is read at a time: an answer of the usual small size at once, and more brings
-// no more.
+// pieceBytes is how much is read at a time. A usual small answer fits, and a larger buffer is no
+// faster.
 const pieceBytes = 64 << 10
 
 const defaultPatience = 30 * time.Second
 
-// ErrCut is an answer that broke off; so did the client's connection.
+// ErrCut means that the answer broke off, and that the client's connection was cut.
 var ErrCut = errors.New("the answer broke off")
 
-// ErrGone is a client that went away, or did not take its answer.
+// ErrGone means that the client went away, or did not take its answer.
 var ErrGone = errors.New("the client went away")
 
-// New takes nothing that must be given back: there is no Close. One serves every request.
+// New returns a Pass for all requests. It holds nothing that must be released, so there is no
+// Close.
 func New(o Options) *Pass {
 	p := &Pass{patience: o.Patience}
 	if p.patience == 0 {
@@ -91,11 +95,11 @@ func New(o Options) *Pass {
 	return p
 }
 
-// Serve answers a request, which was found to be allowed. It returns the status that the client was
-// told, 0 for none, and what went wrong: an error of the client's request and an origin that could
-// not be asked were told to it as a *request.Error; ErrGone and ErrCut ended its connection. Nothing
-// may be written to w after an error. A w that has no deadlines, and no Unwrap, makes Serve panic with
-// http.ErrAbortHandler where it has to cut.
+// Serve answers a request that was found to be allowed. It returns the status that the client was
+// sent, 0 for none, and the error. Errors of the client's request, and an origin that could not be
+// asked, were answered with a *request.Error. With ErrGone and ErrCut the connection was ended.
+// Nothing may be written to w after an error. If w has neither deadlines nor Unwrap, Serve panics
+// with http.ErrAbortHandler where it has to cut.
 func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status int, err error) {
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), patience: p.patience, r: r, ending: func() {}}
 	if to.Ending != nil {
@@ -103,7 +107,7 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 	}
 	defer c.ending()
 	defer c.leave()
-	if err := r.Context().Err(); err != nil && to.Finish { // it is not begun
+	if err := r.Context().Err(); err != nil && to.Finish { // the client is gone before anything began
 		return c.refuse(err, to.ID)
 	}
 	out, early := c.request()
@@ -137,28 +141,28 @@ func (p *Pass) Serve(w http.ResponseWriter, r *http.Request, to Target) (status 
 	return resp.StatusCode, nil
 }
 
-// finish reads what is left of an answer that the client does not get.
+// finish reads the rest of an answer that the client does not get.
 func finish(resp *http.Response, why error) error {
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil && !errors.Is(why, ErrCut) { // as again where that is why
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil && !errors.Is(why, ErrCut) { // why may be that
 		return fmt.Errorf("%w: %w: %w", why, ErrCut, err)
 	}
 	return why
 }
 
-// client is the side that asks.
+// client is the client's side of a request.
 type client struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration
 	r        *http.Request
-	body     *incoming // nil: none
+	body     *incoming // nil means that there is none
 	ending   func()
-	keep     int  // bytes of the answer that wait for its end: 0 or 1
+	keep     int  // bytes of the answer held back until its end: 0 or 1
 	whole    bool // the answer came to its end
-	broken   bool // it broke off
+	broken   bool // the answer broke off
 }
 
-// request is what goes on.
+// request returns the request for the origin, and its interim answers.
 func (c *client) request() (*http.Request, *interim) {
 	early := &interim{to: c.ResponseWriter}
 	ctx := c.r.Context()
@@ -173,7 +177,7 @@ func (c *client) request() (*http.Request, *interim) {
 	return out, early
 }
 
-// header sets the answer's.
+// header sets the headers of the answer.
 func (c *client) header(resp *http.Response) {
 	h := c.Header()
 	for name, values := range resp.Header {
@@ -192,8 +196,8 @@ func (c *client) header(resp *http.Response) {
 	c.close()
 }
 
-// close tells that the connection ends with this answer, if more of the request may come: it would be
-// waited for, and then taken for the next request.
+// close announces that the connection ends with this answer, if more of the request may come. The
+// server would have to wait for that rest, and would then take it for the next request.
 func (c *client) close() {
 	if c.body.unfinished() {
 		c.Header()["Connection"] = []string{"close"}
@@ -202,7 +206,7 @@ func (c *client) close() {
 
 // stream copies the body as it comes.
 func (c *client) stream(resp *http.Response, b []byte) error {
-	if resp.ContentLength < 0 { // it may be long in coming
+	if resp.ContentLength < 0 { // the first byte may take long
 		if err := c.flush(); err != nil {
 			return err
 		}
@@ -215,7 +219,7 @@ func (c *client) stream(resp *http.Response, b []byte) error {
 		if err == io.EOF || left == 0 {
 			c.ending()
 			c.whole = true
-			_ = resp.Body.Close() // so that nobody waits for the origin while the client takes the rest
+			_ = resp.Body.Close() // or a slow client would hold the place at the origin
 			return c.write(b[:n])
 		}
 		if err != nil {
@@ -252,25 +256,25 @@ func (c *client) flush() error {
 	return nil
 }
 
-// attend gives the client its time anew. net/http takes the deadline away after the answer.
+// attend renews the client's write deadline. net/http removes it after the answer.
 func (c *client) attend() { _ = c.control.SetWriteDeadline(time.Now().Add(c.patience)) }
 
-// cut ends the connection without ending the answer: what net/http would add fails. After a failed
-// write it has done so itself.
+// cut ends the connection without ending the answer: all further writes of net/http fail. After a
+// failed write net/http has ended it already.
 func (c *client) cut() {
 	if err := c.control.SetWriteDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, net.ErrClosed) {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// leave ends the wait for what the client may still send: nobody reads it any more.
+// leave ends the read of the client's body: nobody needs the rest.
 func (c *client) leave() {
 	if c.body != nil {
 		c.body.leave()
 	}
 }
 
-// refuse answers in the origin's place.
+// refuse answers in place of the origin.
 func (c *client) refuse(err error, id string) (int, error) {
 	c.ending()
 	said := c.body.failure()
