@@ -8,7 +8,7 @@ import (
 // maxKey is the longest key in bytes ("Naming Amazon S3 objects").
 const maxKey = 1024
 
-// address finds bucket and key.
+// address reads bucket and key from path and Host.
 func (q *Request) address(r *http.Request, hosts []string) *Error {
 	path, f := sent(r)
 	if f != nil {
@@ -44,9 +44,9 @@ func badEscape() *Error {
 	return New("InvalidURI", "Couldn't parse the specified URI.")
 }
 
-// sent is the path as it came, without the slash in front. A target in absolute form
-// (RFC 9112, 3.2.2) is served as any other: its authority is the Host, whatever the header
-// said, and net/http has put it there.
+// sent returns the path as it came, without the leading slash. A target in absolute form (RFC 9112,
+// 3.2.2) is served as any other. Its authority is the Host, whatever the header said: net/http has
+// put it there.
 func sent(r *http.Request) (string, *Error) {
 	u := r.URL
 	if u.Opaque != "" || u.User != nil || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
@@ -66,8 +66,8 @@ func sent(r *http.Request) (string, *Error) {
 	return path, nil
 }
 
-// hosted is the bucket in a host's name. Of several names that fit the longest counts: with
-// s3.example.com and example.com the first is no bucket of the second.
+// hosted returns the bucket in a host's name. If several of our names fit, the longest counts: with
+// s3.example.com and example.com, s3 is not a bucket of the second.
 func hosted(host string, hosts []string) (bucket string, ok bool) {
 	if len(hosts) == 0 {
 		return "", false
@@ -90,8 +90,8 @@ func hosted(host string, hosts []string) (bucket string, ok bool) {
 	return bucket, ok
 }
 
-// plausible tells what may be a bucket's name somewhere: Amazon's rules of before 2018, and
-// what other origins allow. A name that begins with a dot is some server's own.
+// plausible reports whether a bucket may have this name somewhere: by Amazon's rules before 2018,
+// or by what other origins allow. A name that begins with a dot is some server's own.
 func plausible(name string) bool {
 	if len(name) < 3 || len(name) > 255 || name[0] == '.' || name[0] == '-' {
 		return false
@@ -104,7 +104,7 @@ func plausible(name string) bool {
 	return true
 }
 
-// proper tells what a new bucket may be called ("General purpose bucket naming rules").
+// proper reports whether a new bucket may have this name ("General purpose bucket naming rules").
 func proper(name string) bool {
 	if len(name) > 63 || strings.ToLower(name) != name || strings.Contains(name, "_") || strings.Contains(name, "..") ||
 		!alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) || address4(name) {
@@ -123,7 +123,7 @@ func proper(name string) bool {
 	return true
 }
 
-// address4 tells what looks like an IPv4 address.
+// address4 reports whether a name looks like an IPv4 address.
 func address4(name string) bool {
 	return strings.Count(name, ".") == 3 && strings.Trim(name, "0123456789.") == "" && !strings.Contains(name, "..")
 }
@@ -132,9 +132,9 @@ func alphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Reserved tells names of buckets that are, at some origins, the way to something else: with the
-// endpoint's key /minio/admin/... administers MinIO, and /admin/... Ceph. Where clients may ask
-// for buckets that no link names, those are none of them.
+// Reserved reports whether a bucket's name is the way to something else at some origin. With the
+// endpoint's key /minio/admin/... administers MinIO, and /admin/... Ceph. Where clients may ask for
+// buckets that no link names, these are refused.
 func Reserved(bucket string) bool {
 	switch bucket {
 	case "minio", "admin", "swift", "auth":
@@ -143,14 +143,14 @@ func Reserved(bucket string) bool {
 	return false
 }
 
-// certain tells keys that mean the same to every origin, as far as any is known: that are their
-// own Alias, and that no server refuses.
+// certain reports whether a key means the same to every origin, as far as is known: it is its own
+// Alias, and no server refuses it.
 func certain(key string) bool {
 	return regular(key) && plain(key) && strings.IndexByte(key, '\\') < 0
 }
 
-// unescape decodes percent escapes, and in a query + as a space; false: an escape is no escape.
-// What has none is given back as it is.
+// unescape decodes percent escapes, and in a query + as a space. false means that an escape is
+// malformed. A text without escapes is returned as it is.
 func unescape(s string, query bool) (string, bool) {
 	n := 0
 	for i := 0; i < len(s); i++ {
@@ -192,8 +192,8 @@ func nibble(c byte) byte {
 	return c&^0x20 - 'A' + 10
 }
 
-// legal escapes the bytes of a path that are not allowed there (RFC 3986, 3.3), and leaves the
-// rest, escapes among it.
+// legal escapes the bytes of a path that are not allowed there (RFC 3986, 3.3). It leaves all
+// others, escapes included.
 func legal(path string) string {
 	bad := 0
 	for i := range len(path) {

@@ -9,13 +9,12 @@ import (
 // BatchType is the Content-Type of a batch's answer.
 const BatchType = "application/vnd.hearth.batch"
 
-// ErrBroken is what a BatchWriter gives when the bytes written are not those announced: what
-// follows would be taken for them, so that the connection must be cut.
+// ErrBroken means that the bytes written to a BatchWriter are not as many as announced. The client
+// would take what follows for them, so the connection must be cut.
 var ErrBroken = errors.New("an object of a batch has another length than was announced")
 
-// BatchWriter writes the answer to a batch: for each item, in order, a line and the bytes
-// themselves, nothing between them, and a last line that tells a whole answer from one that was
-// cut off.
+// BatchWriter writes the answer to a batch. Each item, in order, is a line and then its bytes, with
+// nothing between items. The last line tells a complete answer from one that was cut off.
 //
 //	200 16384 "9b2cf535f27731c974343645a3985328"
 //	...16,384 bytes...
@@ -24,26 +23,27 @@ var ErrBroken = errors.New("an object of a batch has another length than was ann
 //	404 0 NoSuchKey
 //	end 3
 //
-// The line is status, length and ETag, or S3's error code: the end of one item, not of the
-// others. One goroutine uses it; an error is the writer's own and lasts.
+// The line holds status, length and ETag, or S3's error code: such an item ends there, and the
+// others go on. One goroutine uses the writer. An error is one of the writer below or ErrBroken,
+// and lasts.
 type BatchWriter struct {
 	w     io.Writer
 	items int
-	left  int64 // bytes of this object that are still to come
+	left  int64 // bytes of this object that still have to come
 	err   error
-	line  [64]byte // what most lines fit into
+	line  [64]byte // room for most lines
 }
 
-// NewBatchWriter writes to w, which need not buffer: lines are written whole.
+// NewBatchWriter writes to w, which need not buffer: each line is one Write.
 func NewBatchWriter(w io.Writer) *BatchWriter { return &BatchWriter{w: w} }
 
-// Object begins the next item: its status is 200 or 206; exactly length bytes must be written
-// before anything else.
+// Object begins the next item, with status 200 or 206. Exactly length bytes must be written before
+// anything else.
 func (b *BatchWriter) Object(status int, length int64, etag string) error {
 	return b.begin(status, length, etag)
 }
 
-// Fault is the next item, of which there is nothing but an error.
+// Fault writes the next item, which is only an error.
 func (b *BatchWriter) Fault(f *Error) error { return b.begin(f.HTTPStatus(), 0, f.Code) }
 
 func (b *BatchWriter) begin(status int, length int64, word string) error {
@@ -63,7 +63,7 @@ func (b *BatchWriter) begin(status int, length int64, word string) error {
 	return b.err
 }
 
-// printable is "-" for what would not be the rest of one line.
+// printable returns s, or "-" if s cannot be the rest of one line.
 func printable(s string) string {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] == 0x7f {
@@ -76,7 +76,7 @@ func printable(s string) string {
 	return s
 }
 
-// Write writes bytes of the object that was begun last.
+// Write writes bytes of the object that began last.
 func (b *BatchWriter) Write(p []byte) (int, error) {
 	if b.err == nil && int64(len(p)) > b.left {
 		b.err = ErrBroken

@@ -14,27 +14,28 @@ import (
 const (
 	// maxItems bounds the objects of one batch.
 	maxItems = 10_000
-	// MaxBatchBytes bounds its body: 10,000 keys of 1,024 bytes, and room for how they are written.
+	// MaxBatchBytes bounds the body of a batch: 10,000 keys of 1,024 bytes, and room for their
+	// encoding.
 	MaxBatchBytes = 16 << 20
-	// maxLine is a key of 1,024 bytes, each written as \uXXXX, and what stands around it.
+	// maxLine holds a key of 1,024 bytes, each written as \uXXXX, and what stands around it.
 	maxLine = 8 << 10
 )
 
 // Item is one object of a batch.
 type Item struct {
 	Key string `json:"key"`
-	// Range is "" for all of it, else as in the header of that name: one range of bytes.
+	// Range is "" for the whole object, else one range of bytes in the form of the Range header.
 	Range string `json:"range"`
 }
 
-// Batch reads what is asked by POST /BUCKET?hearth-batch: a line for each object, at most 10,000
-// and 16 MiB, ended by "\n" or "\r\n". Empty lines are passed over. A line is the key itself, or
+// Batch reads the body of POST /BUCKET?hearth-batch: a line for each object, at most 10,000 and 16
+// MiB, ended by "\n" or "\r\n". Empty lines are skipped. A line is the key itself, or
 //
 //	{"key": KEY, "range": "bytes=0-99"}
 //
-// which keys that begin with a brace, or that have a line's end in them, must use, and which
-// keys that are not UTF-8 cannot. The error is a *Error that tells the line; then nothing
-// of the batch is answered.
+// Keys that begin with a brace, or have a line end in them, must use the second form; keys that are
+// not UTF-8 cannot. The error is a *Error with the number of the line; then nothing of the batch is
+// answered.
 func Batch(body io.Reader) ([]Item, error) {
 	s := bufio.NewScanner(&bounded{r: body, left: MaxBatchBytes})
 	s.Buffer(make([]byte, 0, maxLine), maxLine)
@@ -85,7 +86,7 @@ func item(line []byte) (Item, *Error) {
 	return it, nil
 }
 
-// decode reads one in JSON.
+// decode reads an item in JSON.
 func (it *Item) decode(line []byte) *Error {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
@@ -98,7 +99,7 @@ func (it *Item) decode(line []byte) *Error {
 		}
 	}
 	if err == nil && (!utf8.Valid(line) || strings.Contains(it.Key, "\ufffd") && !spelled(line)) {
-		err = errors.New("the key is not UTF-8") // the decoder would put another letter there
+		err = errors.New("the key is not UTF-8") // the decoder would have replaced a byte
 	}
 	if err != nil {
 		return Of(err, "InvalidArgument", `it begins with a brace, and is no {"key": KEY, "range": RANGE}`)
@@ -106,8 +107,8 @@ func (it *Item) decode(line []byte) *Error {
 	return nil
 }
 
-// spelled tells whether the replacement character, which stands for what JSON cannot say, is
-// there because it was written and nothing else could have made it: no half of a pair.
+// spelled reports whether the replacement character was written as itself. The decoder also makes
+// it of what JSON cannot say: half of a surrogate pair.
 func spelled(line []byte) bool {
 	l := bytes.ToLower(line)
 	return !bytes.Contains(l, []byte(`\ud8`)) && !bytes.Contains(l, []byte(`\ud9`)) && !bytes.Contains(l, []byte(`\uda`)) &&

@@ -6,21 +6,21 @@ import (
 	"unicode/utf8"
 )
 
-// headerSet is which kinds of headers a request has, besides those that change no answer.
+// headerSet says which kinds of headers a request has, besides those that change no answer.
 type headerSet uint8
 
 const (
-	headerObject  headerSet = 1 << iota // what an object is asked for with, and the cache honours
-	headerOrigin                        // the origin of a page, for which CORS has rules
-	headerOther                         // what is on no list
-	headerServer                        // what MinIO's servers tell each other of a copy: its ETag, its time
+	headerObject  headerSet = 1 << iota // the cache honours it for an object
+	headerOrigin                        // Origin: the page's origin, for which CORS has rules
+	headerOther                         // on no list
+	headerServer                        // MinIO's servers tell each other the ETag and time of a copy
 	headerForce                         // x-minio-force-delete
 	headerExtract                       // a PUT whose body is an archive of objects
 )
 
 func (s headerSet) has(kind headerSet) bool { return s&kind != 0 }
 
-// headers looks at all of them once.
+// headers returns the kinds of all headers.
 func headers(h http.Header) (headerSet, *Error) {
 	var seen headerSet
 	for name, values := range h {
@@ -37,7 +37,7 @@ func headers(h http.Header) (headerSet, *Error) {
 	return seen, nil
 }
 
-// headerValues holds the values of a header that may mean something to an origin against the rule
+// headerValues checks the values of a header that may mean something to an origin against the rule
 // of its name.
 func headerValues(name string, values []string, kind headerSet) *Error {
 	if !kind.has(headerOther) || httpHeader(name) {
@@ -48,17 +48,18 @@ func headerValues(name string, values []string, kind headerSet) *Error {
 		switch {
 		case f != nil:
 			return f
-		case climbing: // a parameter in a header's place, of which nothing is known
+		case climbing: // a parameter in a header, with a meaning that is not known
 			return New("InvalidArgument", "The header %s is not taken: its value leads upwards as a path; leave out the .. in it", name)
 		}
 	}
 	return nil
 }
 
-// headerRefused is no set: with such a header two servers could see two requests.
+// headerRefused is not a set: with such a header two servers could see two requests.
 const headerRefused headerSet = 0xff
 
-// header is the kind of one; name is in Go's canonical form. 0: it changes no answer.
+// header returns the kind of a header, whose name is in Go's canonical form. 0 means that it
+// changes no answer.
 func header(name string, values []string) headerSet {
 	switch name {
 	case "User-Agent", "Accept", "Accept-Encoding", "Accept-Language", "Accept-Charset", "Authorization", "Date",
@@ -80,8 +81,9 @@ func header(name string, values []string) headerSet {
 		}
 		return headerObject
 	case "X-Amz-Te":
-		// GetObject of SDKs for Java and Ruby asks so for an MD5 behind the bytes, and where the answer
-		// has no X-Amz-Transfer-Encoding for none: an origin may leave it out, and so does the cache.
+		// The SDKs for Java and Ruby ask with it for an MD5 behind the bytes of a GetObject. They
+		// do without if the answer has no X-Amz-Transfer-Encoding. So an origin may leave it out,
+		// and the cache does.
 		if len(values) != 1 || values[0] != "append-md5" {
 			return headerOther
 		}
@@ -101,7 +103,7 @@ func header(name string, values []string) headerSet {
 	return rare(name, values)
 }
 
-// rare is header for those that few clients send.
+// rare is header for names that few clients send.
 func rare(name string, values []string) headerSet {
 	switch {
 	case name == "X-Minio-Force-Delete":
@@ -111,7 +113,7 @@ func rare(name string, values []string) headerSet {
 	case strings.HasPrefix(name, "X-Minio-"), strings.HasPrefix(name, "X-Amz-Replication-"):
 		return headerServer | headerOther
 	case strings.IndexByte(name, '_') >= 0:
-		// A server that takes headers as variables (CGI) does not tell "_" from "-".
+		// A server that passes headers as variables (CGI) does not tell "_" from "-".
 		if header(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")), values) == headerRefused {
 			return headerRefused
 		}
@@ -119,8 +121,8 @@ func rare(name string, values []string) headerSet {
 	return headerOther
 }
 
-// connection: what it names is dropped on the way to the origin, and must be nothing that the
-// request means (RFC 9110, 7.6.1).
+// connection checks a Connection header. Proxies drop the headers that it names (RFC 9110, 7.6.1),
+// so it must not name any that the request needs.
 func connection(values []string) headerSet {
 	for _, v := range values {
 		for v != "" {
@@ -139,8 +141,8 @@ func connection(values []string) headerSet {
 	return 0
 }
 
-// oneRange tells a single well-formed range of bytes (RFC 9110, 14.1.2) whose numbers fit into
-// 63 bits.
+// oneRange reports whether s is a single well-formed range of bytes (RFC 9110, 14.1.2) whose
+// numbers fit into 63 bits.
 func oneRange(s string) bool {
 	s, ok := strings.CutPrefix(s, "bytes=")
 	first, last, dash := strings.Cut(s, "-")
@@ -154,7 +156,7 @@ func oneRange(s string) bool {
 	return len(first) < len(last) || len(first) == len(last) && first <= last
 }
 
-// number tells up to 18 digits.
+// number reports whether s is 1 to 18 digits.
 func number(s string) bool {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -164,7 +166,7 @@ func number(s string) bool {
 	return 0 < len(s) && len(s) <= 18
 }
 
-// cacheable tells whether the cache can honour all that a read carries.
+// cacheable reports whether the cache can honour all that a read carries.
 func (q *Request) cacheable(p *params, seen headerSet, cors bool) bool {
 	object := q.Operation == "GetObject" || q.Operation == "HeadObject"
 	switch {
@@ -195,7 +197,7 @@ func (q *Request) cacheable(p *params, seen headerSet, cors bool) bool {
 	}
 }
 
-// presigned tells the parameters of a signature, and those that only name the operation.
+// presigned reports whether a parameter belongs to a signature, or only names the operation.
 func presigned(name string) bool {
 	switch name {
 	case "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature",
@@ -205,7 +207,7 @@ func presigned(name string) bool {
 	return false
 }
 
-// overrides tells the parameters of GetObject that set a header of its answer.
+// overrides reports whether a parameter of GetObject sets a header of its answer.
 func overrides(name string) bool {
 	switch name {
 	case "response-content-type", "response-content-language", "response-expires", "response-cache-control",
@@ -215,7 +217,7 @@ func overrides(name string) bool {
 	return false
 }
 
-// lists tells the parameters of a listing that the tree of names can honour.
+// lists reports whether the tree of names can honour a parameter of a listing.
 func lists(a param, v2 bool) bool {
 	switch a.name {
 	case "prefix":
@@ -241,7 +243,7 @@ func lists(a param, v2 bool) bool {
 	return false
 }
 
-// plain tells what all origins take for the same text.
+// plain reports whether all origins take s for the same text.
 func plain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] == 0x7f {

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// carried refuses what a write carries and no list here has: a name may mean to its origin that the
-// object is to be copied, linked or moved from where the client has no rights (X-Copy-From,
-// X-Object-Manifest, x-oss-copy-source, X_Amz_Copy_Source where headers are variables). Only
-// what is known is honoured, and what could change what the origin does is not left out silently.
+// carried refuses a write with a header or parameter that is on no list here. To its origin the
+// name may mean to copy, link or move the object from where the client has no rights. Examples are
+// X-Copy-From, X-Object-Manifest, x-oss-copy-source, and X_Amz_Copy_Source where headers are
+// variables. Only known names are honoured, and none that could change what the origin does is
+// dropped silently.
 func carried(h http.Header, p *params) *Error {
 	for name, values := range h {
 		if header(name, values).has(headerOther) && !known(name) {
@@ -36,14 +37,14 @@ func carried(h http.Header, p *params) *Error {
 	}
 }
 
-// Vendor tells a header that is neither HTTP's nor Amazon's: some origin may take it for a part of
-// what is asked, as MinIO takes X-Minio-Force-Delete. name is in Go's canonical form.
+// Vendor reports whether a header is neither HTTP's nor Amazon's. Some origin may take it for a
+// part of the request, as MinIO takes X-Minio-Force-Delete. name is in Go's canonical form.
 func Vendor(name string, values []string) bool {
 	return header(name, values).has(headerOther) && (!known(name) || strings.HasPrefix(name, "X-Minio-"))
 }
 
-// trailing tells announced trailers among which there is one that is no checksum: a server could
-// take it for a header that came in front.
+// trailing reports whether one of the announced trailers is not a checksum: a server could take it
+// for a header.
 func trailing(value string) bool {
 	for name := range strings.SplitSeq(value, ",") {
 		if name = strings.ToLower(strings.TrimSpace(name)); name != "" && !strings.HasPrefix(name, "x-amz-checksum-") {
@@ -57,20 +58,20 @@ func notTrailing() *Error {
 	return New("InvalidRequest", "The value specified in the x-amz-trailer header is not supported: what follows a body are checksums (x-amz-checksum-...)")
 }
 
-// known tells the headers that a write may have, besides those that change no answer. Where
-// servers take headers for variables "_" is "-": it stands in the names of metadata alone.
+// known reports whether a write may have a header, besides those that change no answer. "_" is
+// allowed only in the names of metadata: servers that pass headers as variables take it for "-".
 func known(name string) bool {
 	if strings.IndexByte(name, '_') >= 0 {
 		return strings.HasPrefix(name, "X-Amz-Meta-")
 	}
 	switch name {
-	case "X-Minio-Force-Delete", "X-Minio-Extract": // which count with all that they may change
+	case "X-Minio-Force-Delete", "X-Minio-Extract": // their effects are counted
 		return true
 	}
 	return amzHeader(name) || httpHeader(name) || onTheWay(name)
 }
 
-// amzHeader tells those of the S3 API that write objects and configure buckets.
+// amzHeader reports whether a header is of the S3 API, and writes objects or configures buckets.
 func amzHeader(name string) bool {
 	name, ok := strings.CutPrefix(name, "X-Amz-")
 	if !ok {
@@ -94,7 +95,7 @@ func amzHeader(name string) bool {
 	return false
 }
 
-// httpHeader tells HTTP's own, whose values no origin takes for names.
+// httpHeader reports whether a header is HTTP's own; no origin takes the values of those for names.
 func httpHeader(name string) bool {
 	switch name {
 	case "Content-Md5", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", "Expect", "Range", "If-Range",
@@ -105,7 +106,7 @@ func httpHeader(name string) bool {
 	return strings.HasPrefix(name, "Sec-")
 }
 
-// onTheWay tells what proxies, tracing and SDKs add, of themselves and of the client.
+// onTheWay reports whether proxies, tracing or SDKs add a header, about themselves or the client.
 func onTheWay(name string) bool {
 	switch name {
 	case "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "True-Client-Ip", "X-Scheme",

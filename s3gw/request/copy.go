@@ -8,15 +8,15 @@ import (
 // Source is the object that a copy reads.
 type Source struct {
 	Bucket, Key string
-	// Version is its versionId, "" for the present one.
+	// Version is its versionId, "" for the current version.
 	Version string
 
-	// spaced is Key if + stands for a space, and "" where there is no +. Amazon reads it so,
-	// MinIO does not: a client needs the right to both.
+	// spaced is Key with + read as a space, "" where there is no +. Amazon reads it so, MinIO does
+	// not: a client needs the right to both.
 	spaced string
 }
 
-// copies reads x-amz-copy-source, in header or query.
+// copies reads x-amz-copy-source from the headers or the query.
 func (q *Request) copies(h http.Header, p *params) *Error {
 	values := h["X-Amz-Copy-Source"]
 	raw := p.source
@@ -39,10 +39,10 @@ func (q *Request) copies(h http.Header, p *params) *Error {
 	return nil
 }
 
-// source reads BUCKET/KEY, percent-encoded as a whole or in parts, with or without a slash in
-// front and ?versionId=ID behind. What could be read as another object, too, is none: a
-// fragment, a second question mark, a host, or a control byte, for which MinIO leaves all escapes
-// as they are.
+// source reads BUCKET/KEY, percent-encoded as a whole or in parts, perhaps with a leading slash and
+// with ?versionId=ID behind. It refuses what could be read as another object, too: a fragment, a
+// second question mark, a host, a control byte. For a control byte MinIO leaves all escapes
+// undecoded.
 func source(raw string) (*Source, bool) {
 	path, version, versioned := strings.Cut(raw, "?versionId=")
 	if strings.ContainsFunc(raw, control) || strings.ContainsAny(path, "?#") || strings.ContainsAny(version, "?#&") || versioned && version == "" {
@@ -62,7 +62,7 @@ func source(raw string) (*Source, bool) {
 	return s, ok
 }
 
-// versions tells a key in which some server may read the version of another.
+// versions reports whether some server may read a version of another key in this one.
 func versions(key string) bool {
 	for key := range readings(key) {
 		if strings.Contains(strings.ToLower(key), "?versionid=") {

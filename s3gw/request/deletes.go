@@ -10,22 +10,23 @@ import (
 const (
 	// maxDeletes is Amazon's bound on the objects of one DeleteObjects.
 	maxDeletes = 1000
-	// MaxDeletesBytes bounds its document: 1,000 of the longest keys, written plainly, are half.
+	// MaxDeletesBytes bounds its document, in bytes: 1,000 keys of the longest, written plainly,
+	// are half.
 	MaxDeletesBytes = 2 << 20
-	// maxDepth is twice what the document has, for elements that are new.
+	// maxDepth is twice the depth of the document, to allow for new elements.
 	maxDepth = 6
 )
 
-// errLong is what a bounded body ends with.
+// errLong is the error at the end of a bounded body that is too long.
 var errLong = errors.New("longer than what is taken")
 
-// bounded reads at most left bytes, and then says that there are more.
+// bounded reads at most left bytes, and fails with errLong if there are more.
 type bounded struct {
 	r    io.Reader
 	left int64
 }
 
-// Read gives errLong where one byte more than allowed is there.
+// Read fails with errLong once it has read one byte more than allowed.
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, errLong
@@ -37,16 +38,15 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Deletes reads the keys of a DeleteObjects document, in its order; a key may be there twice.
+// Deletes returns the keys of a DeleteObjects document, in its order; a key may be there twice.
 //
 //	<Delete><Object><Key>KEY</Key>...</Object>... </Delete>
 //
-// Its namespace is not looked at, elements that are not known are passed over. The error is a
-// *Error: MalformedXML where another reader could find other keys than we do: with a
-// DOCTYPE, an entity that XML does not have itself, a Key or Object in another place, in other
-// letters or twice, or something behind the end; InvalidArgument where a VersionId is no id, or
-// anything else of an Object leads upwards as a path. Bodies in aws-chunked encoding must be decoded
-// before.
+// The namespace is ignored, and unknown elements are skipped. The error is a *Error. MalformedXML
+// means that another reader could find other keys. Such a document has a DOCTYPE, an entity that is
+// not XML's own, or something behind its end. Or a Key or Object stands in another place, in other
+// letters, or twice. InvalidArgument means that a VersionId is not an id, or that anything else of
+// an Object leads upwards as a path. A body in aws-chunked encoding must be decoded before.
 func Deletes(body io.Reader) ([]string, error) {
 	d := xml.NewDecoder(&bounded{r: body, left: MaxDeletesBytes})
 	var s deletes
@@ -70,14 +70,14 @@ func malformed(cause error, format string, args ...any) *Error {
 	return Of(cause, "MalformedXML", format, args...)
 }
 
-// deletes is how far a document is read.
+// deletes is the state of the parser of such a document.
 type deletes struct {
 	keys []string
-	open []string // the elements that it is in, with their prefixes
+	open []string // the open elements, with their prefixes
 	key  strings.Builder
-	rest strings.Builder // text of what an Object has beside its Key
-	has  bool            // this Object has its Key
-	done bool            // Delete has ended
+	rest strings.Builder // text of an Object's elements other than Key
+	has  bool            // this Object had its Key
+	done bool            // the Delete has ended
 }
 
 func (s *deletes) take(t xml.Token) *Error {
@@ -116,7 +116,7 @@ func (s *deletes) begin(name xml.Name) *Error {
 	default:
 		ok = depth > 0 && local(s.open[depth-1]) != "Key" && ruleOf(local(s.open[depth-1])) != ruleID
 		switch folded(name.Local) {
-		case "delete", "object", "key": // some reader may not tell them from these
+		case "delete", "object", "key": // some reader may take it for one of these
 			ok = false
 		}
 		if depth == 2 {
@@ -153,8 +153,8 @@ func (s *deletes) end(name xml.Name) *Error {
 	return nil
 }
 
-// text: outside of Key and of elements that are not known there is white space only; a mark of
-// byte order may be in front.
+// text takes the text inside an element. Outside of Key and of unknown elements only white space is
+// allowed; a byte order mark may be in front.
 func (s *deletes) text(t xml.CharData) *Error {
 	depth := len(s.open)
 	switch {

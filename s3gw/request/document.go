@@ -8,30 +8,30 @@ import (
 )
 
 const (
-	// MaxDocumentBytes bounds a document that Document looks at: 10,000 parts of an upload, each
+	// MaxDocumentBytes bounds a document for Document, in bytes: 10,000 parts of an upload, each
 	// with a checksum of 64 bytes, are 3 MiB.
 	MaxDocumentBytes = 4 << 20
-	// documentDepth is that of <CompleteMultipartUpload><Part><ETag>: what is in an element there
-	// is text alone.
+	// documentDepth is the depth of <CompleteMultipartUpload><Part><ETag>: an element there holds
+	// only text.
 	documentDepth = 3
 )
 
-// Documented tells operations whose body may name what the request has no right to; Document
-// looks at it before it goes on.
+// Documented reports whether the body of an operation may name something that the request has no
+// right to. Document checks such a body before the request goes on.
 func Documented(operation string) bool {
 	return operation == "CompleteMultipartUpload" || operation == "RestoreObject"
 }
 
-// Document holds the body of such an operation against what its parameters are held against:
+// Document checks the body of such an operation by the same rules as its parameters:
 //
 //	CompleteMultipartUpload  a PartNumber is an id, and nothing else leads upwards as a path
 //	RestoreObject            has no output, which MinIO writes to any bucket that it names
 //
-// Whatever else is wrong with it is the origin's to say. The error is a *Error.
+// All other faults are left to the origin. The error is a *Error.
 func Document(operation string, body io.Reader) error {
 	d := xml.NewDecoder(&bounded{r: body, left: MaxDocumentBytes})
 	depth := 0
-	var text strings.Builder // of the element that is open, since the last one began or ended
+	var text strings.Builder // text of the open element, since the last begin or end of one
 	for {
 		t, err := d.RawToken()
 		switch {
@@ -68,7 +68,7 @@ func Document(operation string, body io.Reader) error {
 	}
 }
 
-// begins is what is wrong with an element at its place.
+// begins returns the fault of an element at its place, or nil.
 func begins(operation, name string, depth int) *Error {
 	switch folded(name) {
 	case "outputlocation", "selectparameters":
@@ -82,7 +82,7 @@ func begins(operation, name string, depth int) *Error {
 	return nil
 }
 
-// content holds the text of an element of a document against the rule of its name.
+// content checks the text of an element against the rule of the element's name.
 func content(name, text string) *Error {
 	text = strings.Trim(text, " \t\r\n")
 	switch rule := ruleOf(name); {
@@ -94,7 +94,7 @@ func content(name, text string) *Error {
 	return nil
 }
 
-// steady is the fault of a text that climbs.
+// steady returns the fault of a text that climbs, or nil.
 func steady(what, text string) *Error {
 	if !climbs(text) {
 		return nil

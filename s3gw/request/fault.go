@@ -7,18 +7,18 @@ import (
 	"net/http"
 )
 
-// This file is the errors of the S3 interface: their codes, the status of each, and the
-// document that tells a client of one.
+// This file holds the errors of the S3 interface: their codes, the status of each, and the XML
+// document for the client.
 //
 // Codes and statuses are those of "Error responses" in Amazon's S3 API reference.
 
-// Error is an answer to a request that is not what it asked for.
+// Error is an error of the S3 interface, and answers a request.
 type Error struct {
-	// Code is Amazon's name of it.
+	// Code is Amazon's name of the error.
 	Code string
 	// Message is for people, in one line.
 	Message string
-	// Status of the answer; 0: the one that belongs to Code.
+	// Status of the answer; 0 means the one that belongs to Code.
 	Status int
 	// Cause is for the log alone; it may be nil.
 	Cause error
@@ -29,14 +29,14 @@ func New(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Of is New with a cause, which clients are not told.
+// Of is New with a cause, which is not sent to clients.
 func Of(cause error, code, format string, args ...any) *Error {
 	e := New(code, format, args...)
 	e.Cause = cause
 	return e
 }
 
-// Error says all of it.
+// Error returns code, message and cause.
 func (e *Error) Error() string {
 	if e.Cause != nil {
 		return e.Code + ": " + e.Message + ": " + e.Cause.Error()
@@ -44,14 +44,13 @@ func (e *Error) Error() string {
 	return e.Code + ": " + e.Message
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // HTTPStatus is the status of the answer.
 func (e *Error) HTTPStatus() int { return cmp.Or(e.Status, statusOf(e.Code)) }
 
-// statusOf is the status that belongs to a code; of one that is not known that of a bad
-// request.
+// statusOf returns the status that belongs to a code; an unknown code is a bad request.
 func statusOf(code string) int {
 	switch code {
 	case "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "InvalidObjectState":
@@ -78,7 +77,7 @@ func statusOf(code string) int {
 	return http.StatusBadRequest
 }
 
-// errorDocument is what a client is told.
+// errorDocument is the body of the answer.
 type errorDocument struct {
 	XMLName   xml.Name `xml:"Error"`
 	Code      string
@@ -87,11 +86,11 @@ type errorDocument struct {
 	RequestID string `xml:"RequestId"`
 }
 
-// Write answers a request with an Error; id is the request's own. The answer to a HEAD has
-// no body, and says no more than its status.
+// Write answers a request with an Error; id is the request's own. The answer to a HEAD has no body,
+// only the status.
 func (e *Error) Write(w http.ResponseWriter, r *http.Request, id string) {
 	body, err := xml.Marshal(errorDocument{Code: e.Code, Message: e.Message, Resource: r.URL.Path, RequestID: id})
-	if err != nil { // these are strings: it cannot fail
+	if err != nil { // only strings: it cannot fail
 		body = nil
 	}
 	h := w.Header()
@@ -100,7 +99,7 @@ func (e *Error) Write(w http.ResponseWriter, r *http.Request, id string) {
 	h.Del("Content-Length")
 	w.WriteHeader(e.HTTPStatus())
 	if r.Method != http.MethodHead {
-		_, _ = w.Write([]byte(xml.Header)) // a client that went does not want it
+		_, _ = w.Write([]byte(xml.Header)) // a client that went away does not need it
 		_, _ = w.Write(body)
 	}
 }

@@ -4,21 +4,21 @@ import "strings"
 
 // Need is one right that a request needs.
 type Need struct {
-	// Bucket "": every bucket.
+	// Bucket "" means every bucket.
 	Bucket string
-	// Key is what is read or written, or what all that is read or written begins with; "": any
-	// key of the bucket.
+	// Key is the object that is read or written, or the prefix of all of them; "" means any key of
+	// the bucket.
 	Key string
-	// Write, else reading.
+	// Write means the right to write, otherwise to read.
 	Write bool
-	// Some: a right to any part of the bucket will do; Key is "".
+	// Some means that a right to any part of the bucket is enough; Key is "".
 	Some bool
 }
 
-// Granted asks may for n, and for the same of the Alias of its key; a key that leaves the bucket
-// by its dots needs every bucket. What climbs only as some servers read it (percent escapes in the
-// key itself, backslashes) needs the right to what they find, too; what does not climb stays below
-// whatever it lies below.
+// Granted asks may for n, and for the same of the Alias of its key. A key that leaves the bucket by
+// its dots needs every bucket. A key may climb only as some servers read it (percent escapes in the
+// key itself, backslashes). It then needs the right to what they find, too. What does not climb
+// stays below what it lies below.
 func (n Need) Granted(may func(Need) bool) bool {
 	if !n.granted(may) {
 		return false
@@ -49,9 +49,9 @@ func (n Need) granted(may func(Need) bool) bool {
 	return may(n)
 }
 
-// Alias is the key that some servers take for this one: versitygw joins it to a path, so that
-// mine/../x is x, and a//b is a/b; MinIO leaves out slashes in front (both were asked). outside:
-// its dots lead out of the bucket. Nearly every key is its own.
+// Alias returns the key that some servers take for this one. versitygw joins the key to a path, so
+// that mine/../x is x, and a//b is a/b. MinIO drops leading slashes (both were tried). outside
+// means that its dots lead out of the bucket. Nearly every key is its own Alias.
 func Alias(key string) (alias string, outside bool) {
 	if regular(key) {
 		return key, false
@@ -74,8 +74,8 @@ func Alias(key string) (alias string, outside bool) {
 	return alias, outside
 }
 
-// regular tells a key that is its own Alias. What ends in a slash has no last segment: it is a
-// directory's marker.
+// regular reports whether a key is its own Alias. A key that ends in a slash has no last segment:
+// it is the marker of a directory.
 func regular(key string) bool {
 	begin := 0
 	for i := range len(key) {
@@ -95,17 +95,17 @@ func special(segment string) bool { return segment == "" || segment == "." || se
 type reach int
 
 const (
-	reachesService reach = iota // every bucket: what nothing is known of
+	reachesService reach = iota // every bucket: for what is not known
 	reachesBucket
-	reachesSome // what shows, by itself, no key: whoever has any right in the bucket
+	reachesSome // shows, by itself, no key: any right in the bucket is enough
 	reachesPrefix
 	reachesKey
 	reachesNothing
 )
 
-// Allowed asks may for each right that the request needs, until one is missing. Of DeleteObjects
-// and GetBatch it is not the whole answer: the keys in the body are needed as well, each by
-// Need.Granted. Of ListBuckets that is Cached it is none at all: who asks is shown what is theirs.
+// Allowed asks may for each right that the request needs, until one is missing. For DeleteObjects
+// and GetBatch that is not all: the caller also checks each key in the body, by Need.Granted. For a
+// Cached ListBuckets it checks nothing: clients are shown only what is theirs.
 func (q *Request) Allowed(may func(Need) bool) bool {
 	n := Need{Bucket: q.Bucket, Write: q.Changes}
 	switch q.reach {
@@ -118,7 +118,7 @@ func (q *Request) Allowed(may func(Need) bool) bool {
 	case reachesKey:
 		n.Key = q.Key
 	}
-	for _, key := range q.climbing { // to an origin that takes them for paths they are read
+	for _, key := range q.climbing { // an origin that takes them for paths reads them
 		if !(Need{Bucket: n.Bucket, Key: key}).Granted(may) {
 			return false
 		}
@@ -141,13 +141,13 @@ func (q *Request) Allowed(may func(Need) bool) bool {
 	return from.Granted(may) && (s.spaced == "" || spaced.Granted(may))
 }
 
-// lists is the right to list: the last segment of a prefix is the beginning of a name, and a dot
-// there no directory.
+// lists checks the right to list. The last segment of a prefix is the beginning of a name, so a dot
+// there is not a directory.
 func (q *Request) lists(n Need, may func(Need) bool) bool {
 	for prefix := range readings(q.Prefix) {
 		last := strings.LastIndexByte(prefix, '/') + 1
 		if prefix != q.Prefix && !steps(prefix[:last]) {
-			continue // as of a key
+			continue // as for a key
 		}
 		n.Key = prefix
 		alias, outside := Alias(prefix[:last])

@@ -8,7 +8,7 @@ func notAllowed() *Error {
 	return New("MethodNotAllowed", "The specified method is not allowed against this resource.")
 }
 
-// service is what has no bucket.
+// service parses a request that names no bucket.
 func (q *Request) service(method string, p *params) *Error {
 	switch {
 	case method == http.MethodPost && p.sub == "hearth-batch":
@@ -20,7 +20,7 @@ func (q *Request) service(method string, p *params) *Error {
 	return nil
 }
 
-// bucket is what names a bucket and no key.
+// bucket parses a request that names a bucket and no key.
 func (q *Request) bucket(r *http.Request, p *params, seen headerSet) *Error {
 	method := r.Method
 	switch method {
@@ -67,7 +67,7 @@ func (q *Request) bucketRead(p *params) *Error {
 	noun := configuration(p.sub)
 	switch {
 	case p.session: // whatever stands beside it
-		// It would tell the client keys that have the endpoint's own rights.
+		// It would give the client keys that have the endpoint's own rights.
 		q.Operation = "CreateSession"
 		return New("NotImplemented", "Sessions are not given here; sign each request")
 	case p.sub == "location":
@@ -87,24 +87,26 @@ func (q *Request) bucketRead(p *params) *Error {
 		if p.list2 {
 			q.Operation = "ListObjectsV2"
 		}
-		if p.sub != "" { // one that belongs to keys
+		if p.sub != "" { // a sub-resource of keys
 			q.How, q.reach = Pass, reachesBucket
 		}
 	}
-	if p.many || p.other || p.valued || q.reach == reachesSome && p.beside() { // perhaps it is something else, for which the prefix is nothing
+	// Perhaps it is another operation, which ignores the prefix.
+	if p.many || p.other || p.valued || q.reach == reachesSome && p.beside() {
 		q.How, q.reach = Pass, reachesBucket
 	}
 	return nil
 }
 
-// plain tells reads and listings from all that a right to read makes possible besides: who owns an
-// object, its tags and old versions, unfinished uploads, how the bucket is configured. Those have
-// sub-resources and parameters of their own, and some of them origins that no list here knows.
+// plain reports whether a request is a read or a listing, and nothing else that the right to read
+// allows. Else is: an object's owner, its tags and old versions, unfinished uploads, the bucket's
+// configuration. Those have sub-resources and parameters of their own, and origins have some that
+// no list here knows.
 func (q *Request) plain(p *params) bool {
 	due := ""
 	switch q.Operation {
 	case "GetObject", "HeadObject", "ListObjects", "ListObjectsV2", "HeadBucket":
-	case "GetBucketLocation": // which clients ask for before they sign or list anything
+	case "GetBucketLocation": // clients ask for it before they sign or list anything
 		due = "location"
 	case "GetBatch":
 		due = "hearth-batch"
@@ -136,7 +138,7 @@ func (q *Request) bucketPost(p *params, noun string, seen headerSet) *Error {
 	return nil
 }
 
-// object is what names a key.
+// object parses a request that names a key.
 func (q *Request) object(r *http.Request, p *params, seen headerSet) *Error {
 	q.reach = reachesKey
 	switch r.Method {
@@ -156,7 +158,7 @@ func (q *Request) object(r *http.Request, p *params, seen headerSet) *Error {
 	if seen.has(headerServer) {
 		return notTheirs()
 	}
-	f := q.copies(r.Header, p) // whichever write it is: to some origin it may be a copy
+	f := q.copies(r.Header, p) // whichever write it is: some origin may take it for a copy
 	if f != nil {
 		return f
 	}
@@ -169,7 +171,7 @@ func (q *Request) object(r *http.Request, p *params, seen headerSet) *Error {
 		q.objectDelete(p, seen)
 	}
 	if f == nil && q.How == Pass && (p.other || p.valued) && q.Changes {
-		// To some origin it may be another operation than this one.
+		// Some origin may take it for another operation.
 		q.How, q.Touches = Write, TheKey
 	}
 	return f
@@ -219,7 +221,7 @@ func (q *Request) objectPut(p *params, seen headerSet) *Error {
 		q.Operation, q.How, q.Touches = "PutObjectAcl", Pass, Nothing
 	case p.sub == "tagging":
 		q.Operation, q.How, q.Touches = "PutObjectTagging", Pass, Nothing
-	// These three change what a HEAD tells.
+	// These three change the answer to a HEAD.
 	case p.sub == "legal-hold":
 		q.Operation = "PutObjectLegalHold"
 	case p.sub == "retention":
@@ -274,8 +276,8 @@ func (q *Request) objectDelete(p *params, seen headerSet) {
 	}
 }
 
-// configuration is what Amazon calls the part of a bucket's configuration that a sub-resource
-// stands for; "": it stands for none.
+// configuration returns Amazon's name for the part of a bucket's configuration that a sub-resource
+// stands for. "" means that it stands for none.
 func configuration(sub string) string {
 	switch sub {
 	case "":
@@ -342,7 +344,7 @@ func configuration2(sub string) string {
 	return ""
 }
 
-// plural: a bucket has several, each with an id.
+// plural reports whether a bucket has several of them, each with an id.
 func plural(sub string) bool {
 	return sub == "analytics" || sub == "intelligent-tiering" || sub == "inventory" || sub == "metrics"
 }

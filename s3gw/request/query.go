@@ -4,43 +4,46 @@ import (
 	"strings"
 )
 
-// maxParams is many times what any operation has.
+// maxParams is many times the parameters of any operation.
 const maxParams = 64
 
-// params is what the parameters of a request say about what it asks for.
+// params is what the query of a request says about its operation.
 type params struct {
 	raw string
-	// sub is the first sub-resource; many: there are others, too; valued: one has a value where
-	// none is due, or none where one is. Servers differ in whether it then is one.
+	// sub is the first sub-resource. many means that there are others. valued means that one has a
+	// value where none is due, or none where one is due. Servers differ in whether it then is a
+	// sub-resource.
 	sub          string
 	many, valued bool
-	// part: partNumber. id: that of a configuration. list2: list-type=2. forced:
-	// x-minio-force-delete. session: a sub-resource that counts whatever stands before it.
+	// part means partNumber, id the id of a configuration, list2 list-type=2, and forced
+	// x-minio-force-delete. session means the sub-resource of that name, which counts whatever
+	// stands before it.
 	part, id, list2, forced, session bool
-	// beyond: it asks for more than objects as they are now: an old version, or, of MinIO's listings,
-	// metadata and tags.
+	// beyond means more than objects as they are now: an old version, or metadata and tags in
+	// MinIO's listings.
 	beyond bool
 	// source is x-amz-copy-source, escaped as that header would be.
 	prefix, source    string
 	prefixes, sources int
-	// climbing are keys to begin a listing behind that some server may take for paths upwards.
+	// climbing are keys behind which a listing begins, and that some server may take for paths
+	// upwards.
 	climbing []string
-	// other: there is one that no list of ours has. repeated: one is there twice. overrides:
-	// response-*.
+	// other means that a parameter is on no list here, repeated that one is there twice, overrides
+	// that there is a response-*.
 	other, repeated, overrides bool
 }
 
-// param is one of them. A value is decoded when it is asked for: most never are.
+// param is one parameter. Its value is decoded on demand: most never are.
 type param struct{ name, escaped string }
 
-// value is what was checked when the query was first read.
+// value decodes the value, whose escapes read has checked.
 func (p param) value() string {
 	v, _ := unescape(p.escaped, true)
 	return v
 }
 
-// next splits off the first parameter; empty ones are passed over, at the end there is none.
-// Only & parts them: a semicolon belongs to what it stands in, as at Amazon.
+// next splits off the first parameter, and skips empty ones; more is false at the end. Only &
+// separates parameters: a semicolon belongs to what it stands in, as at Amazon.
 func next(raw string) (p param, rest string, more, ok bool) {
 	for raw != "" {
 		var pair string
@@ -55,7 +58,7 @@ func next(raw string) (p param, rest string, more, ok bool) {
 	return param{}, "", false, true
 }
 
-// read reads a query as it was sent.
+// read parses a query as it was sent.
 func (p *params) read(raw string) *Error {
 	var names [maxParams]string
 	p.raw = raw
@@ -82,7 +85,7 @@ func (p *params) read(raw string) *Error {
 	return p.values(p.raw)
 }
 
-// escapes tells whether all escapes of s are well-formed.
+// escapes reports whether all escapes of s are well-formed.
 func escapes(s string) bool {
 	for {
 		i := strings.IndexByte(s, '%')
@@ -97,7 +100,7 @@ func escapes(s string) bool {
 }
 
 func (p *params) add(a param) {
-	// A server that parts parameters at semicolons would see others behind one.
+	// A server that splits parameters at semicolons would see others behind one.
 	if strings.Contains(a.name, ";") || strings.Contains(a.escaped, ";") && a.name != "X-Amz-SignedHeaders" {
 		p.other = true
 	}
@@ -133,7 +136,7 @@ func (p *params) add(a param) {
 	}
 }
 
-// beside tells whether there is a parameter beside the sub-resource and those of a signature: a
+// beside reports whether there is a parameter beside the sub-resource and those of a signature. A
 // server may look at that one first, and list what it begins with.
 func (p *params) beside() bool {
 	for raw := p.raw; ; {
@@ -147,7 +150,7 @@ func (p *params) beside() bool {
 	}
 }
 
-// subresource tells the parameters that choose the operation (Amazon's API reference).
+// subresource reports whether a parameter chooses the operation (Amazon's API reference).
 func subresource(name string) bool {
 	switch name {
 	case "uploadId", "uploads", "tagging", "acl", "attributes", "delete", "versions", "location", "versioning",
@@ -157,7 +160,7 @@ func subresource(name string) bool {
 	return configuration(name) != ""
 }
 
-// familiar tells parameters that choose no operation, and widen none.
+// familiar reports whether a parameter is known, chooses no operation, and widens none.
 func familiar(name string) bool {
 	switch name {
 	case "delimiter", "marker", "max-keys", "encoding-type", "continuation-token", "start-after", "fetch-owner",

@@ -7,18 +7,18 @@ import (
 const (
 	// maxID is the longest id in bytes ("Version IDs are ... no more than 1,024 bytes").
 	maxID = 1024
-	// maxDecodings of what was decoded are looked at: a proxy or two in front of a server may each
-	// do one more. Without a bound 16 KiB of headers would cost 8,000 of them.
+	// maxDecodings bounds how often a value is decoded again: each of a proxy or two in front of a
+	// server may decode once more. Without a bound 16 KiB of headers would cost 8,000 decodings.
 	maxDecodings = 8
 )
 
-// An origin may keep what a value names in a file of that name: versitygw joins an uploadId to a
-// path, and with ../../victim aborts, lists and completes what is none of that upload. So each
-// value of a query or a header is held to the rule of its name, whoever asks and for whatever:
+// rule is how the value of a query parameter or a header is checked, by its name, whoever sends it
+// and for whatever operation. An origin may use a value in a file name. versitygw joins an uploadId
+// to a path: with ../../victim it aborts, lists and completes what is not part of that upload.
 //
 //	id      uploadId, versionId, partNumber, their markers and the like: one segment
-//	key     prefix, marker, start-after and the like: of the rights of the key that it leads to,
-//	        if it climbs
+//	key     prefix, marker, start-after and the like: if it climbs, it needs the rights of the
+//	        key that it leads to
 //	text    what no origin takes for a name: metadata, checksums, response-*
 //	steady  all else: it does not climb
 //
@@ -32,7 +32,7 @@ const (
 	ruleText
 )
 
-// ruleOf is the rule for a parameter or a header.
+// ruleOf returns the rule for a parameter or a header.
 func ruleOf(name string) rule {
 	name = folded(name)
 	name, amz := strings.CutPrefix(name, "xamz")
@@ -57,7 +57,7 @@ func ruleOf(name string) rule {
 	return ruleSteady
 }
 
-// prefixed reports whether s begins with one of some words.
+// prefixed reports whether s begins with one of the words.
 func prefixed(s string, words ...string) bool {
 	for _, w := range words {
 		if strings.HasPrefix(s, w) {
@@ -67,7 +67,7 @@ func prefixed(s string, words ...string) bool {
 	return false
 }
 
-// folded is a name without case, "-" and "_".
+// folded returns a name without case, "-" and "_".
 func folded(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -80,10 +80,10 @@ func folded(name string) string {
 	}, name)
 }
 
-// id tells what is one segment of a path to every server, and no step. Dots stand in ids of
-// Amazon's wherever the letters do, also two in a row: dots alone are a step.
-// "_" is Amazon's, Backblaze's and base64url's, "~" Ceph's ("2~..."), "=" pads base64; "+" may
-// become a space, which Windows leaves out behind dots.
+// id reports whether every server takes s for one segment of a path, and not for a step. Ids of
+// Amazon have dots wherever they have letters, also two in a row; only dots alone are a step. "_"
+// is in ids of Amazon, Backblaze and base64url, "~" in Ceph's ("2~..."), and "=" pads base64. "+"
+// may become a space, which Windows drops behind dots.
 func id(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !alphanumeric(c) && strings.IndexByte("._~+=-", c) < 0 {
@@ -93,7 +93,7 @@ func id(s string) bool {
 	return len(s) <= maxID && (s == "" || strings.Trim(s, ".+") != "")
 }
 
-// word tells values that satisfy each rule.
+// word reports whether a value satisfies every rule.
 func word(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !alphanumeric(c) && c != '-' && c != '_' {
@@ -103,8 +103,8 @@ func word(s string) bool {
 	return len(s) <= maxID
 }
 
-// climbs tells what some server may take for a path that leads upwards: one with a segment of
-// two dots, behind further decodings, or with backslashes for slashes.
+// climbs reports whether some server may take s for a path that leads upwards. Such a path has a
+// segment of two dots, perhaps after further decodings, or with backslashes for slashes.
 func climbs(s string) bool {
 	if !strings.ContainsAny(s, ".%") {
 		return false
@@ -117,8 +117,8 @@ func climbs(s string) bool {
 	return false
 }
 
-// steps tells a path with a segment of two dots, or of what Windows (a space, more dots) and C (a
-// zero byte) take for that.
+// steps reports whether a path has a segment of two dots, or one that Windows (a space, more dots)
+// or C (a zero byte) takes for that.
 func steps(path string) bool {
 	for segment := range strings.SplitSeq(path, "/") {
 		segment, _, _ = strings.Cut(segment, "\x00")
@@ -129,8 +129,8 @@ func steps(path string) bool {
 	return false
 }
 
-// readings yields s, and what servers may read in it: decoded once more, and again, each with
-// backslashes and with slashes in their place.
+// readings yields s and all that servers may read in it: decoded once more, and again, and each
+// also with slashes in place of backslashes.
 func readings(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for range 1 + maxDecodings {
@@ -146,7 +146,7 @@ func readings(s string) func(func(string) bool) {
 	}
 }
 
-// lenient decodes the percent escapes that are well-formed.
+// lenient decodes the percent escapes that are well-formed, and leaves others.
 func lenient(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -163,7 +163,8 @@ func lenient(s string) string {
 	return string(b)
 }
 
-// value holds one against the rule of its name; a key that climbs is left to the rights.
+// value checks a value against the rule of its name. climbing means a key that climbs: its rights
+// are checked later.
 func value(what, name, s string) (climbing bool, _ *Error) {
 	if word(s) {
 		return false, nil
@@ -184,8 +185,8 @@ func value(what, name, s string) (climbing bool, _ *Error) {
 	return false, nil
 }
 
-// values holds those of a query against their rules. Some servers part parameters at semicolons,
-// too: what they would see is looked at as well.
+// values checks the values of a query against their rules. Some servers split parameters at
+// semicolons, too, so what they would see is checked as well.
 func (p *params) values(raw string) *Error {
 	var named [3]bool
 	for raw != "" {
@@ -196,14 +197,14 @@ func (p *params) values(raw string) *Error {
 		}
 		pair, raw = raw[:end], raw[min(end+1, len(raw)):]
 		name, escaped, _ := strings.Cut(pair, "=")
-		name, _ = unescape(name, true) // what is no escape was refused before
+		name, _ = unescape(name, true) // malformed escapes were refused before
 		if i := single(name); i >= 0 {
 			if named[i] {
 				return New("InvalidArgument", "There is more than one %s", name)
 			}
 			named[i] = true
 		}
-		if word(escaped) || name == "prefix" || presigned(name) && name != "x-id" { // a prefix is looked at with its rights
+		if word(escaped) || name == "prefix" || presigned(name) && name != "x-id" { // see Request.lists
 			continue
 		}
 		s, ok := unescape(escaped, false)
@@ -222,8 +223,8 @@ func (p *params) values(raw string) *Error {
 	return nil
 }
 
-// single is which of the parameters this is that must not be there twice: some origins take the
-// first, some the last. -1: none of them.
+// single returns an index for a parameter that must not be there twice, since some origins take the
+// first, some the last. -1 means that it is none of them.
 func single(name string) int {
 	if len(name) < len("uploadId") || len(name) > len("partNumber")+2 {
 		return -1
