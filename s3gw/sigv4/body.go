@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// The words on the body in x-amz-content-sha256, other than its SHA-256.
+// The payload words in x-amz-content-sha256, besides a SHA-256 of the body.
 const (
 	unsignedPayload  = "UNSIGNED-PAYLOAD"
 	unsignedTrailing = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
@@ -21,31 +21,32 @@ const (
 	signedTrailing   = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 )
 
-// emptySum is the SHA-256 of nothing.
+// emptySum is the SHA-256 of no bytes.
 const emptySum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// Signed is a request whose signature is right, or that has none.
+// Signed is a request with a right signature, or with none.
 type Signed struct {
-	// Access is the key that signed; "": nobody did.
+	// Access is the key that signed; "" means that nobody did.
 	Access string
-	// Presigned: by a URL, whose X-Amz-* parameters are no part of what is asked.
+	// Presigned means signed in the URL, whose X-Amz-* parameters are not part of the request.
 	Presigned bool
-	// Length of what the client sends as the object, bytes, without the chunks' headers; -1:
-	// it did not say.
+	// Length of the object's bytes that the client sends, without the headers of chunks; -1 means
+	// that it did not say.
 	Length int64
 
-	names   string // of the headers that were signed, in lower case, between semicolons
+	names   string // names of the signed headers, in lower case, between semicolons
 	payload string
 	body    io.ReadCloser
-	sent    int64 // bytes of body; -1: not told
+	sent    int64 // length of body in bytes; -1 means not known
 	key     [32]byte
-	// stamp, scope and seed are parts of what chunks sign.
+	// stamp, scope and seed are parts of what the signatures of chunks sign.
 	stamp, scope, seed string
-	trailers           []string // what x-amz-trailer announces, in lower case
+	trailers           []string // names that x-amz-trailer announces, in lower case
 	chunks             *chunkReader
 }
 
-// Covers tells whether a header was signed: that who has the key said it, and not who was given a URL.
+// Covers reports whether a header was signed: the holder of the key set it, not one who was given a
+// URL.
 func (s *Signed) Covers(name string) bool {
 	for signed := range strings.SplitSeq(s.names, ";") {
 		if strings.EqualFold(signed, name) {
@@ -55,7 +56,7 @@ func (s *Signed) Covers(name string) bool {
 	return false
 }
 
-// anonymous is a request that nobody signed; its body is checked where it says how.
+// anonymous returns a request that nobody signed. Its body is checked if it says how.
 func anonymous(r *http.Request) (*Signed, error) {
 	c := claim{payload: r.Header.Get("X-Amz-Content-Sha256")}
 	switch c.payload {
@@ -67,7 +68,7 @@ func anonymous(r *http.Request) (*Signed, error) {
 	return c.signed(r, [32]byte{})
 }
 
-// signed is the request of a claim that holds.
+// signed returns the request of a claim that was verified.
 func (c *claim) signed(r *http.Request, key [32]byte) (*Signed, error) {
 	s := &Signed{Access: c.access, Presigned: c.presigned, Length: r.ContentLength,
 		names: c.names, payload: c.payload, body: r.Body, sent: r.ContentLength}
@@ -79,7 +80,7 @@ func (c *claim) signed(r *http.Request, key [32]byte) (*Signed, error) {
 		return s, nil
 	case c.payload == unsignedTrailing:
 		s.Length = -1
-		if r.Header["X-Amz-Decoded-Content-Length"] == nil { // the origin may take it
+		if r.Header["X-Amz-Decoded-Content-Length"] == nil { // the origin may accept it
 			return s, nil
 		}
 	case c.payload == signedChunks, c.payload == signedTrailing:
@@ -93,7 +94,7 @@ func (c *claim) signed(r *http.Request, key [32]byte) (*Signed, error) {
 	return s, s.announced(r)
 }
 
-// announced reads what a request says of its chunks: their length, and the trailers.
+// announced reads what a request announces about its chunks: their length, and the trailers.
 func (s *Signed) announced(r *http.Request) error {
 	length, err := single(r, "X-Amz-Decoded-Content-Length")
 	if err != nil {
@@ -125,13 +126,13 @@ func (s *Signed) announced(r *http.Request) error {
 	return nil
 }
 
-// Body is the body to be passed on, checked while it is read: where it is not what was signed
-// a read gives a *request.Error, never the last bytes and never io.EOF. Signed chunks are decoded;
-// with a trailer they become unsigned chunks with that trailer, so that the origin stores and
-// checks the checksum; other forms go on byte for byte. Rewrite says what headers that needs.
-// The first Read is the first of the request's body. Where nothing is to be sent (Rewrite
-// gives 0) a proxy reads nothing, and who passes it on reads it to io.EOF before. It is called
-// once, or Payload is.
+// Body returns the body to be passed on, which is checked while it is read. If it is not what was
+// signed, a read fails with a *request.Error, and gives neither the last bytes nor io.EOF. Signed
+// chunks are decoded. With a trailer they become unsigned chunks with that trailer, so that the
+// origin stores and checks the checksum. Other forms go on byte for byte. Rewrite sets the headers
+// for that. The first Read is the first of the request's body. If nothing is to be sent (Rewrite
+// returns 0) a proxy reads nothing, so the caller reads it to io.EOF before. Either Body or Payload
+// is called, once.
 func (s *Signed) Body() io.ReadCloser {
 	switch s.payload {
 	case signedChunks:
@@ -144,8 +145,8 @@ func (s *Signed) Body() io.ReadCloser {
 	return &hashReader{body: s.body, left: s.sent, want: strings.ToLower(s.payload), hash: sha256.New()}
 }
 
-// Payload is the body as the client means it, decoded whatever its form, checked as that of
-// Body and against checksums that follow it. It is for who reads the body here.
+// Payload returns the body as the client means it: decoded, checked as by Body, and compared with
+// the checksums that follow it. It is for a caller that reads the body itself.
 func (s *Signed) Payload() io.ReadCloser {
 	switch {
 	case s.payload == unsignedTrailing && s.Length < 0:
@@ -158,8 +159,9 @@ func (s *Signed) Payload() io.ReadCloser {
 	return s.Body()
 }
 
-// Trailer is what followed the body, by names in lower case: x-amz-checksum-*. It is complete
-// when Payload or Body of signed chunks has given io.EOF, and nil before and for other forms.
+// Trailer returns the trailers of the body, by names in lower case: x-amz-checksum-*. It is
+// complete when Payload, or Body of signed chunks, has returned io.EOF. Before that and for other
+// forms it is nil.
 func (s *Signed) Trailer() map[string]string {
 	if s.chunks == nil {
 		return nil
@@ -167,11 +169,11 @@ func (s *Signed) Trailer() map[string]string {
 	return s.chunks.got
 }
 
-// Rewrite changes the headers of a request that goes on with Body - Content-Length, and for
-// signed chunks Content-Encoding, x-amz-decoded-content-length and x-amz-trailer - and gives
-// the length of that, bytes; -1: not known. x-amz-content-sha256 then says for which word the
-// request must be signed anew, of one that did not say its own; the Authorization header, and
-// the X-Amz-* parameters of a presigned URL, are the caller's to replace.
+// Rewrite changes the headers of a request that goes on with Body, and returns the length of Body
+// in bytes; -1 means not known. It changes Content-Length, and for signed chunks Content-Encoding,
+// x-amz-decoded-content-length and x-amz-trailer. It sets x-amz-content-sha256 to the word for
+// which the request must be signed anew, even if the client sent none. The caller replaces the
+// Authorization header, and the X-Amz-* parameters of a presigned URL.
 func (s *Signed) Rewrite(h http.Header) int64 {
 	word, length := s.payload, s.sent
 	switch s.payload {
@@ -192,7 +194,7 @@ func (s *Signed) Rewrite(h http.Header) int64 {
 	return length
 }
 
-// withoutChunked takes aws-chunked out of the encodings of a body.
+// withoutChunked removes aws-chunked from Content-Encoding.
 func withoutChunked(h http.Header) {
 	var keep []string
 	for _, value := range h["Content-Encoding"] {
@@ -209,16 +211,16 @@ func withoutChunked(h http.Header) {
 	h["Content-Encoding"] = []string{strings.Join(keep, ",")}
 }
 
-// hashReader gives a body whose SHA-256 must be want.
+// hashReader reads a body whose SHA-256 must be want.
 type hashReader struct {
 	body io.ReadCloser
-	left int64 // bytes still to come; below 0: not known
+	left int64 // bytes still to come; below 0 means not known
 	want string
 	hash hash.Hash
 	err  error
 }
 
-// Read holds back what completes a body of known length until the sum is right.
+// Read holds the end of a body of known length back until the sum is right.
 func (h *hashReader) Read(p []byte) (int, error) {
 	if h.err != nil {
 		return 0, h.err
@@ -256,7 +258,7 @@ func (h *hashReader) check() error {
 // Close closes the request's body.
 func (h *hashReader) Close() error { return h.body.Close() }
 
-// broken is the error of a body that ended early or could not be read.
+// broken returns the error for a body that ended early or could not be read.
 func broken(err error) error {
 	var told *request.Error
 	if errors.As(err, &told) {

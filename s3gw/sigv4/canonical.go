@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// work is what a verification needs and the next may use again.
+// work holds the buffers of a verification; the next one reuses them.
 type work struct {
 	pairs []pair   // of the query, sorted
 	names []string // of the signed headers
@@ -50,8 +50,8 @@ func (w *work) split(query string) error {
 	return nil
 }
 
-// covered checks that the host, each x-amz-* header and each of MinIO's own are signed: who has a
-// presigned URL could have more removed by it than who signed it meant.
+// covered checks that the host, each x-amz-* header and each x-minio-* header are signed. Otherwise
+// the holder of a presigned URL could, for example, remove more by it than its signer meant.
 func (w *work) covered(r *http.Request, c *claim) error {
 	if !slices.Contains(w.names, "host") {
 		return request.New("AccessDenied", "There were headers present in the request which were not signed: host")
@@ -71,7 +71,7 @@ func begins(name, with string) bool {
 	return len(name) >= len(with) && strings.EqualFold(name[:len(with)], with)
 }
 
-// signature is what the claim's must be, in hexadecimal, for one form of path and host.
+// signature returns the right signature of a claim, in hexadecimal, for one form of path and host.
 func (w *work) signature(r *http.Request, c *claim, key *[32]byte, form [2]string) [64]byte {
 	w.canonical(r, c, form)
 	sum := sha256.Sum256(w.text)
@@ -130,8 +130,7 @@ func appendHeader(t []byte, r *http.Request, name, host string) []byte {
 	return t
 }
 
-// headerKey is net/http's form of a header's name: what is in each request without making a
-// string for it.
+// headerKey returns net/http's form of a header's name. It allocates no string for the usual names.
 func headerKey(name string) string {
 	switch name {
 	case "x-amz-date":
@@ -146,7 +145,7 @@ func headerKey(name string) string {
 	return http.CanonicalHeaderKey(name)
 }
 
-// appendTrimmed appends a value without blanks at its ends, and with one for each run within.
+// appendTrimmed appends a value without blanks at its ends; each run of blanks within becomes one.
 func appendTrimmed(t []byte, value string) []byte {
 	begin, blank := len(t), false
 	for i := range len(value) {
@@ -164,7 +163,7 @@ func appendTrimmed(t []byte, value string) []byte {
 	return t
 }
 
-// sentPath is the path as the client sent it.
+// sentPath returns the path as the client sent it.
 func sentPath(r *http.Request) string {
 	path := r.URL.RawPath
 	if path == "" {
@@ -176,7 +175,7 @@ func sentPath(r *http.Request) string {
 	return path
 }
 
-// encodedPath is the canonical encoding of a path: decoded once and encoded again.
+// encodedPath returns the canonical encoding of a path: decoded once and encoded again.
 func encodedPath(sent string) string {
 	if path, ok := encoded(sent, true); ok {
 		return path
@@ -184,9 +183,9 @@ func encodedPath(sent string) string {
 	return sent
 }
 
-// encoded is the canonical encoding of a part of a URL: unreserved characters (RFC 3986) as
-// they are, others as %XX in upper case; in a path slashes too stay as they are. What is
-// canonical already is returned itself; ok is false where an escape is wrong.
+// encoded returns the canonical encoding of a part of a URL. Unreserved characters (RFC 3986) stay
+// as they are, in a path slashes too; others become %XX in upper case. A canonical text is returned
+// itself; ok is false if an escape is malformed.
 func encoded(s string, path bool) (string, bool) {
 	if isEncoded(s, path) {
 		return s, true
@@ -213,7 +212,7 @@ func encoded(s string, path bool) (string, bool) {
 	return string(t), true
 }
 
-// isEncoded says whether a part of a URL is in canonical encoding.
+// isEncoded reports whether a part of a URL is in canonical encoding.
 func isEncoded(s string, path bool) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
@@ -234,7 +233,7 @@ func isEncoded(s string, path bool) bool {
 
 func upperHex(c byte) bool { return '0' <= c && c <= '9' || 'A' <= c && c <= 'F' }
 
-// decoded is the value of what is in canonical encoding.
+// decoded decodes a text that is in canonical encoding.
 func decoded(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -251,7 +250,7 @@ func decoded(s string) string {
 	return string(t)
 }
 
-// digit is the value of a hexadecimal digit; 16 and more: it is none.
+// digit returns the value of a hexadecimal digit; 16 or more means that it is none.
 func digit(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9':

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// maxChunkHeader bounds "SIZE;chunk-signature=..." and its line end, bytes.
+	// maxChunkHeader bounds "SIZE;chunk-signature=..." and its line end, in bytes.
 	maxChunkHeader = 128
-	// maxTrailers of a request, and maxTrailer, the bytes of what follows its last chunk: S3
-	// knows one checksum, of at most 88 characters.
+	// maxTrailers bounds the trailers of a request, and maxTrailer the bytes behind its last chunk.
+	// S3 knows one checksum, of at most 88 characters.
 	maxTrailers = 4
 	maxTrailer  = 4 << 10
 	// chunkBuffer holds a header or a trailer's line; chunks are read past it.
@@ -31,28 +31,28 @@ const (
 //	NAME:VALUE\r\n                                    trailers, instead of the last one's bytes
 //	x-amz-trailer-signature:SIGNATURE\r\n  \r\n
 //
-// where SIZE is hexadecimal and each signature signs the one before it and what it stands with.
-// Without signatures (STREAMING-UNSIGNED-PAYLOAD-TRAILER) a header is its size alone. The bytes
-// of a chunk are given before its signature is known to be right, for a chunk may be of any
-// size; but the last bytes of the payload are not, until all that follows them is.
+// SIZE is hexadecimal. Each signature signs the signature before it, and the bytes or trailers that
+// it stands with. Without signatures (STREAMING-UNSIGNED-PAYLOAD-TRAILER) a header is only the
+// size. A chunk may have any size, so its bytes are returned before its signature is verified. But
+// the last bytes of the payload are held back until all that follows is verified.
 type chunkReader struct {
 	s     *Signed
 	from  *bufio.Reader
-	left  int64 // of the payload
-	chunk int64 // of this chunk
-	// open: within a chunk, whose signature is want; previous is that of the one before.
+	left  int64 // bytes left of the payload
+	chunk int64 // bytes left of this chunk
+	// open means within a chunk, whose signature is want; previous is the signature before it.
 	open           bool
 	want, previous [64]byte
 	hash           hash.Hash
-	sum            [sha256.Size]byte // of hash, here since it would be made anew for each chunk
+	sum            [sha256.Size]byte // of hash; a field, so that not each chunk allocates one
 	sign           message
 	sums           []*checksum
-	trailer        map[string]string // of which got is given when all is verified
+	trailer        map[string]string // got is set to it when all is verified
 	got            map[string]string
 	err            error
 }
 
-// decoder makes the reader of the chunks; nothing is read yet.
+// decoder returns the reader of the chunks. It reads nothing yet.
 func (s *Signed) decoder() *chunkReader {
 	c := &chunkReader{s: s, from: bufio.NewReaderSize(s.body, chunkBuffer), left: s.Length, hash: sha256.New()}
 	copy(c.previous[:], s.seed)
@@ -60,18 +60,18 @@ func (s *Signed) decoder() *chunkReader {
 	return c
 }
 
-// signed says whether the chunks are.
+// signed reports whether the chunks are signed.
 func (c *chunkReader) signed() bool { return c.s.payload != unsignedTrailing }
 
 // Close closes the request's body.
 func (c *chunkReader) Close() error { return c.s.body.Close() }
 
-// Read gives bytes of the payload.
+// Read returns bytes of the payload.
 func (c *chunkReader) Read(p []byte) (int, error) {
 	if c.err == nil && len(p) == 0 {
 		return 0, nil
 	}
-	if c.err == nil && c.left == 0 { // there was never any
+	if c.err == nil && c.left == 0 { // the payload is empty
 		if c.err = c.finish(); c.err == nil {
 			c.err = io.EOF
 		}
@@ -151,7 +151,7 @@ func (c *chunkReader) header() error {
 	return nil
 }
 
-// end reads the line end behind a chunk's bytes and compares its signature.
+// end reads the line end behind a chunk's bytes and checks its signature.
 func (c *chunkReader) end() error {
 	if line, err := c.line(2); err != nil || len(line) > 0 {
 		return orMalformed(err)
@@ -159,7 +159,7 @@ func (c *chunkReader) end() error {
 	return c.closeChunk()
 }
 
-// closeChunk compares the signature of a chunk whose bytes were read.
+// closeChunk checks the signature of a chunk whose bytes were read.
 func (c *chunkReader) closeChunk() error {
 	c.open = false
 	if !c.signed() {
@@ -168,8 +168,8 @@ func (c *chunkReader) closeChunk() error {
 	return c.compare("AWS4-HMAC-SHA256-PAYLOAD", emptySum, c.hash.Sum(c.sum[:0]), c.want[:])
 }
 
-// compare compares a signature with that of a chunk or a trailer; headers is the sum of
-// nothing for a chunk and not there for a trailer.
+// compare compares a signature with the right one of a chunk or a trailer. headers is the sum of no
+// bytes for a chunk, and "" for a trailer.
 func (c *chunkReader) compare(kind, headers string, sum, signature []byte) error {
 	m := c.sign.begin(kind)
 	m = append(append(m, '\n'), c.s.stamp...)
@@ -186,10 +186,10 @@ func (c *chunkReader) compare(kind, headers string, sum, signature []byte) error
 	return nil
 }
 
-// finish reads what follows the payload - the last chunk, trailers, the body's end - and
-// checks all of it.
+// finish reads what follows the payload (the last chunk, trailers, the end of the body) and checks
+// all of it.
 func (c *chunkReader) finish() error {
-	if err := c.header(); err != nil { // of size 0, for nothing is left
+	if err := c.header(); err != nil { // of size 0, since nothing is left
 		return err
 	}
 	if err := c.closeChunk(); err != nil {
@@ -212,10 +212,10 @@ func (c *chunkReader) finish() error {
 	return nil
 }
 
-// trailers reads trailers and the empty line, and finds the end of the body behind it. More
-// empty lines may be there: minio-go sends some.
+// trailers reads the trailers and the empty line, and then the end of the body. There may be more
+// empty lines: minio-go sends some.
 func (c *chunkReader) trailers() error {
-	var signature, signed []byte // signed: each line with a bare line feed
+	var signature, signed []byte // signed holds each line with a bare line feed
 	ended := false
 	for room := maxTrailer; ; {
 		line, err := c.from.ReadSlice('\n')
@@ -257,7 +257,7 @@ func (c *chunkReader) trailers() error {
 	return c.compare("AWS4-HMAC-SHA256-TRAILER", "", sum[:], signature)
 }
 
-// keep keeps a trailer that was announced.
+// keep stores a trailer, if it was announced.
 func (c *chunkReader) keep(name, value string) error {
 	for _, announced := range c.s.trailers {
 		if name != announced || c.trailer[name] != "" {
@@ -275,7 +275,7 @@ func (c *chunkReader) keep(name, value string) error {
 	return request.New("MalformedTrailerError", "The trailer %q was not announced in x-amz-trailer, or is there twice", strings.ToValidUTF8(name, "?"))
 }
 
-// line reads a line of at most most bytes and gives it without its line end.
+// line reads a line of at most most bytes, and returns it without its line end.
 func (c *chunkReader) line(most int) ([]byte, error) {
 	line, err := c.from.ReadSlice('\n')
 	switch {
@@ -291,7 +291,7 @@ func (c *chunkReader) line(most int) ([]byte, error) {
 	return line, nil
 }
 
-// orMalformed is an error, or that of chunks that are not formed as such.
+// orMalformed returns err, or if it is nil the error for chunks of a wrong form.
 func orMalformed(err error) error {
 	if err != nil {
 		return err

@@ -9,24 +9,24 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// claim is what a request says of its signature.
+// claim is what a request says about its signature; nothing of it is verified yet.
 type claim struct {
 	access, day, region string
 	// scope is day/region/s3/aws4_request, as sent.
 	scope string
-	// names are the signed headers, as sent; signature is "" where nothing is signed.
+	// names are the signed headers, as sent; signature is "" if nothing is signed.
 	names, signature string
 	// stamp is the time at in the basic form.
 	stamp string
 	at    time.Time
-	// presigned: all of it came in the query, and expires is how long it holds.
+	// presigned means that all came in the query; expires is how long it is valid.
 	presigned bool
 	expires   time.Duration
-	// payload is the word on the body.
+	// payload is the word on the body, from x-amz-content-sha256.
 	payload string
 }
 
-// claim reads what a request says of its signature: in its header or, presigned, its query,
+// claim reads what a request says about its signature: in its header or, presigned, in its query,
 // which was split before. Older and other forms are refused.
 func (w *work) claim(r *http.Request) (claim, error) {
 	header, presigned, second := r.Header["Authorization"], false, false
@@ -59,13 +59,13 @@ func isForm(contentType string) bool {
 	return len(contentType) >= len(form) && strings.EqualFold(contentType[:len(form)], form)
 }
 
-// unsupported is Amazon's answer to other signatures. The setting is that of AWS's command
-// line and botocore, which make presigned URLs of version 2 for some regions.
+// unsupported is Amazon's error for other signatures. The setting in it is one of the AWS CLI and
+// botocore, which make presigned URLs of version 2 for some regions.
 func unsupported(what string) error {
 	return request.New("InvalidRequest", "The authorization mechanism you have provided, %s, is not supported. Please use %s: set s3.signature_version to s3v4.", what, algorithm)
 }
 
-// malformed is the error of what a claim says wrongly.
+// malformed returns the error for a wrong part of a claim.
 func (c *claim) malformed(format string, args ...any) error {
 	if c.presigned {
 		return request.New("AuthorizationQueryParametersError", "Error parsing the query's authorization: "+format, args...)
@@ -73,8 +73,8 @@ func (c *claim) malformed(format string, args ...any) error {
 	return request.New("AuthorizationHeaderMalformed", "The authorization header is malformed; "+format, args...)
 }
 
-// fromHeader reads `AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...`, its
-// fields in any order.
+// fromHeader reads `AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...`; the fields
+// may be in any order.
 func (w *work) fromHeader(r *http.Request, value string) (c claim, err error) {
 	scheme, rest, _ := strings.Cut(value, " ")
 	switch {
@@ -125,7 +125,7 @@ func (w *work) fromHeader(r *http.Request, value string) (c claim, err error) {
 	return c, c.timeFrom(r)
 }
 
-// timeFrom reads the time of a request that is signed by header: x-amz-date, else Date.
+// timeFrom reads the time of a request that is signed by header: x-amz-date, or else Date.
 func (c *claim) timeFrom(r *http.Request) (err error) {
 	if c.stamp, err = single(r, "X-Amz-Date"); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (c *claim) timeFrom(r *http.Request) (err error) {
 	return nil
 }
 
-// single is the value of a header that may be there once.
+// single returns the value of a header that may be there only once.
 func single(r *http.Request, name string) (string, error) {
 	switch values := r.Header[name]; len(values) {
 	case 0:
@@ -217,11 +217,11 @@ func (w *work) fromQuery(r *http.Request) (c claim, err error) {
 	return c, w.fill(&c, credential)
 }
 
-// fill reads `ACCESS/DAY/REGION/s3/aws4_request` - an access key may have slashes - and
-// checks and splits the names of the signed headers and the form of the signature.
+// fill reads `ACCESS/DAY/REGION/s3/aws4_request`, where an access key may have slashes. It checks
+// and splits the names of the signed headers, and checks the form of the signature.
 func (w *work) fill(c *claim, credential string) error {
 	at := len(credential)
-	var cut [4]int // where the last four slashes are
+	var cut [4]int // places of the last four slashes
 	for i := len(cut) - 1; i >= 0; i-- {
 		if at = strings.LastIndexByte(credential[:at], '/'); at <= 0 {
 			return c.malformed("the Credential is not of the form \"<YOUR-AKID>/YYYYMMDD/REGION/s3/aws4_request\"")
@@ -259,7 +259,7 @@ func (w *work) splitNames(c *claim) error {
 	return nil
 }
 
-// isName says whether s is a header's name in lower case (RFC 9110: a token).
+// isName reports whether s is a header's name in lower case (RFC 9110: a token).
 func isName(s string) bool {
 	for i := range len(s) {
 		c := s[i]

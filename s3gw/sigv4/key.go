@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// maxKeys bounds the derived keys that are kept: a key a day and region for 10,000 access
-// keys would be more than a request needs at once.
+// maxKeys bounds the derived keys that are kept. A key for each of 10,000 access keys, by day and
+// region, would be more than are needed at once.
 const maxKeys = 4096
 
-// keyCache keeps the derived keys of those who signed rightly, so that nobody else can fill
-// it; full, it begins anew.
+// keyCache keeps the derived keys of clients that signed rightly, so nobody else can fill it. When
+// it is full it is emptied.
 type keyCache struct {
 	mu   sync.RWMutex
 	keys map[keyName]derivedKey // guarded by mu
@@ -21,13 +21,14 @@ type keyCache struct {
 
 type keyName struct{ access, day, region string }
 
-// derivedKey holds the secret it comes from, since that may change under a name.
+// derivedKey holds also the secret that the key comes from, since that may change for the same
+// name.
 type derivedKey struct {
 	secret string
 	key    [32]byte
 }
 
-// get returns the key of a claim, and whether it was kept.
+// get returns the key of a claim, and whether it was in the cache.
 func (k *keyCache) get(c *claim, secret string) (key [32]byte, kept bool) {
 	k.mu.RLock()
 	d, ok := k.keys[keyName{c.access, c.day, c.region}]
@@ -38,7 +39,7 @@ func (k *keyCache) get(c *claim, secret string) (key [32]byte, kept bool) {
 	return derive(secret, c.day, c.region), false
 }
 
-// put keeps a key; its strings are copies, for those of a claim are parts of its request.
+// put keeps a key, with copies of the strings: those of a claim are parts of its request.
 func (k *keyCache) put(c *claim, secret string, key [32]byte) {
 	name := keyName{strings.Clone(c.access), strings.Clone(c.day), strings.Clone(c.region)}
 	k.mu.Lock()
@@ -49,7 +50,7 @@ func (k *keyCache) put(c *claim, secret string, key [32]byte) {
 	k.keys[name] = derivedKey{secret, key}
 }
 
-// derive makes the key that signs for a day and region.
+// derive returns the signing key for a day and region.
 func derive(secret, day, region string) (key [32]byte) {
 	sum := []byte("AWS4" + secret)
 	for _, part := range [...]string{day, region, "s3", "aws4_request"} {
@@ -60,8 +61,8 @@ func derive(secret, day, region string) (key [32]byte) {
 	return [32]byte(sum)
 }
 
-// message is a text to be signed, behind room for the block of its key: HMAC-SHA256 (RFC
-// 2104) is then two calls of sha256.Sum256 and allocates nothing (BenchmarkVerify).
+// message is a text to be signed, behind room for one block of its key. So HMAC-SHA256 (RFC 2104)
+// is two calls of sha256.Sum256, and allocates nothing (BenchmarkVerify).
 type message []byte
 
 // begin starts a text in the memory of the last one.
@@ -70,7 +71,7 @@ func (m message) begin(text string) message {
 	return append(append(m[:0], room...), text...)
 }
 
-// mac signs the text, in hexadecimal.
+// mac returns the signature of the text, in hexadecimal.
 func (m message) mac(key *[32]byte) (text [64]byte) {
 	var outer [sha256.BlockSize + sha256.Size]byte
 	for i := range sha256.BlockSize {

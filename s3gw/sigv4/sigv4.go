@@ -1,22 +1,23 @@
-// Package sigv4 tells who sent a request to an S3 server: it verifies AWS Signature Version
-// 4, in the Authorization header or in a presigned URL, and later, as the body is read, that
-// the body is the one that was signed.
+// Package sigv4 verifies who sent a request to an S3 server, by AWS Signature Version 4. The
+// signature is in the Authorization header or in a presigned URL. Later, as the body is read, the
+// package verifies that the body is the one that was signed.
 //
-// The client signs with HMAC-SHA256, under a key that is derived from its secret, the day,
-// the region and "s3", a text of four lines: algorithm, time, scope, and the SHA-256 of the
-// canonical request: method, path, query sorted, the signed headers, their names, and a word
-// on the body (x-amz-content-sha256). The server writes the same text from what arrived and
-// compares. Two forms of the path are tried, as Amazon does (as sent, and decoded and encoded
-// again), and the host with and without its port: neither changes what is asked for. A query's
-// `+` is a space, so `%20` is what was signed.
+// The client signs with HMAC-SHA256, under a key that is derived from its secret, the day, the
+// region and "s3". It signs a text of four lines: algorithm, time, scope, and the SHA-256 of the
+// canonical request. That is the method, the path, the sorted query, the signed headers, their
+// names, and the payload word (x-amz-content-sha256). The server writes the same text from what
+// arrived and compares.
 //
-// Verify reads nothing of the body: a client that waits for 100 Continue gets none before it
-// is known. What the body must be is checked by the reader that Signed gives, and that reader
-// holds the last bytes back until all of it is verified: an upload that is passed on with its
-// length is never whole if it is wrong.
+// It tries two forms of the path, as Amazon does: as sent, and decoded and encoded again. It tries
+// the host with and without its port. Neither changes what is asked for. A query's `+` is a space,
+// so `%20` is what was signed.
 //
-// Formats: "Authenticating Requests (AWS Signature Version 4)" in Amazon's S3 API reference,
-// and there "Transferring Payload in Multiple Chunks" and "Including Trailing Headers".
+// Verify reads nothing of the body: a client that waits for 100 Continue gets none before it is
+// known. The reader from Signed checks the body, and holds its last bytes back until all of it is
+// verified. So an upload that is passed on with its length is never complete if it is wrong.
+//
+// Formats: "Authenticating Requests (AWS Signature Version 4)" in Amazon's S3 API reference, and
+// there "Transferring Payload in Multiple Chunks" and "Including Trailing Headers".
 package sigv4
 
 import (
@@ -33,32 +34,33 @@ const (
 	algorithm = "AWS4-HMAC-SHA256"
 	// basic is the form of times in signatures.
 	basic = "20060102T150405Z"
-	// maxSkew is Amazon's.
+	// maxSkew bounds the difference between the clocks of client and server; it is Amazon's.
 	maxSkew = 15 * time.Minute
-	// maxExpires of a presigned URL, seconds: a week, Amazon's.
+	// maxExpires bounds the life of a presigned URL, in seconds: a week, as at Amazon.
 	maxExpires = 604800
-	// maxPairs of a query and maxNames of signed headers: several times what S3's limits of
-	// 8 KiB of headers allow, so that what a stranger can make us do is bounded.
+	// maxPairs bounds the parameters of a query, and maxNames the signed headers. They are several
+	// times what S3's limit of 8 KiB of headers allows, and bound the work that a stranger can
+	// cause.
 	maxPairs, maxNames = 1024, 512
-	// maxText bounds a query and an Authorization header, bytes.
+	// maxText bounds a query and an Authorization header, in bytes.
 	maxText = 64 << 10
-	// maxRegion bounds a region's name, bytes, which is kept with the key that was derived for
-	// it: Amazon's have some 15.
+	// maxRegion bounds a region's name, in bytes, which is kept with the key derived for it.
+	// Amazon's names have some 15.
 	maxRegion = 64
 )
 
-// Options of a Verifier.
+// Options of a Verifier. Secret is required.
 type Options struct {
-	// Secret of an access key, and whether there is such a key. It is called from many
-	// goroutines, for each request.
+	// Secret returns the secret of an access key, and whether there is such a key. Many goroutines
+	// call it, once for each request.
 	Secret func(access string) (secret string, ok bool)
-	// Now is the clock; nil: time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Region that clients must sign for; "": any.
+	// Region that clients must sign for; "" means any.
 	Region string
 }
 
-// Verifier verifies requests; its methods may be called from many goroutines.
+// Verifier verifies requests. It is safe for many goroutines.
 type Verifier struct {
 	options Options
 	keys    keyCache
@@ -73,8 +75,8 @@ func New(o Options) *Verifier {
 	return &Verifier{options: o, work: sync.Pool{New: func() any { return &work{} }}}
 }
 
-// Verify says who signed a request; of one that is not signed Access is "". It reads nothing
-// of the body, which is read by what Signed gives. The error is a *request.Error.
+// Verify returns who signed a request; if nobody did, Access is "". It reads nothing of the body:
+// Signed returns the reader for that. The error is a *request.Error.
 func (v *Verifier) Verify(r *http.Request) (*Signed, error) {
 	w := v.work.Get().(*work)
 	defer v.work.Put(w)
@@ -101,14 +103,14 @@ func (v *Verifier) Verify(r *http.Request) (*Signed, error) {
 	return c.signed(r, key)
 }
 
-// Claimed is the access key that a request names, whether there is such a key or not and whatever
-// its signature is; "": it names none, or none that can be read.
+// Claimed returns the access key that a request names, whether or not that key exists and the
+// signature is right. "" means that it names none, or none that can be read.
 func Claimed(r *http.Request) string {
 	var w work
 	if w.split(r.URL.RawQuery) != nil {
 		return ""
 	}
-	c, _ := w.claim(r) // what is wrong with it Verify tells
+	c, _ := w.claim(r) // Verify reports the error
 	return c.access
 }
 
@@ -131,8 +133,8 @@ func (v *Verifier) timely(c *claim) error {
 	return nil
 }
 
-// authenticate compares the signature with what it must be, and returns the key that signed.
-// An access key that is not known costs the same work.
+// authenticate compares the signature with the right one, and returns the key that signed. An
+// unknown access key costs the same work.
 func (v *Verifier) authenticate(r *http.Request, w *work, c *claim) (key [32]byte, err error) {
 	secret, known := v.options.Secret(c.access)
 	key, cached := v.keys.get(c, secret)
@@ -149,7 +151,7 @@ func (v *Verifier) authenticate(r *http.Request, w *work, c *claim) (key [32]byt
 	return key, nil
 }
 
-// matches tries the forms of path and host.
+// matches reports whether the signature is right for one of the forms of path and host.
 func (w *work) matches(r *http.Request, c *claim, key *[32]byte) bool {
 	sent := sentPath(r)
 	paths, hosts := [2]string{sent, encodedPath(sent)}, [2]string{r.Host, withoutPort(r.Host)}
@@ -170,7 +172,7 @@ func (w *work) matches(r *http.Request, c *claim, key *[32]byte) bool {
 	return false
 }
 
-// withoutPort is a host without its port.
+// withoutPort returns a host without its port.
 func withoutPort(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		return host[:i]

@@ -11,12 +11,12 @@ import (
 	"strconv"
 )
 
-// frameSize is the size of the chunks that we make, bytes: MinIO takes at most 16 MiB, and
-// Amazon at least 8 KiB.
+// frameSize is the size of the chunks that a framer makes, in bytes. MinIO takes at most 16 MiB,
+// and Amazon at least 8 KiB.
 const frameSize = 1 << 20
 
-// sumSize is the number of bytes of a checksum; 0: not known. Names: "Checking object integrity"
-// in Amazon's S3 user guide.
+// sumSize returns the bytes of a checksum; 0 means that its name is not known. Names: "Checking
+// object integrity" in Amazon's S3 user guide.
 func sumSize(name string) int {
 	switch name {
 	case "x-amz-checksum-crc32", "x-amz-checksum-crc32c":
@@ -35,12 +35,12 @@ func sumSize(name string) int {
 	return 0
 }
 
-// sumLength is the number of characters of a checksum in a header, in base64; 0: not known.
+// sumLength returns the characters of a checksum in a header, in base64; 0 means not known.
 func sumLength(name string) int { return base64.StdEncoding.EncodedLen(sumSize(name)) }
 
-// wellFormed says whether a value can be the checksum of that name; of a name that is not known
-// any can. A value of another length would not be of the length that was told to the origin, and
-// cannot go on; it is the fault that Amazon tells of one that is no base64.
+// wellFormed reports whether a value can be the checksum of that name; any value can for an unknown
+// name. A value of another length does not fit the length that was announced to the origin, so it
+// cannot go on. Amazon gives the same error for a value that is not base64.
 func wellFormed(name, value string) bool {
 	size := sumSize(name)
 	if size == 0 {
@@ -50,13 +50,13 @@ func wellFormed(name, value string) bool {
 	return err == nil && len(sum) == size && len(value) == sumLength(name)
 }
 
-// checksum is one that is computed while a payload is read.
+// checksum is a checksum that is computed while a payload is read.
 type checksum struct {
 	name string
 	hash hash.Hash
 }
 
-// verifySums has the checksums of trailers computed, those that the standard library has.
+// verifySums starts the checksums of trailers, of the kinds that the standard library has.
 func (c *chunkReader) verifySums(trailers []string) {
 	for _, name := range trailers {
 		if h := newSum(name); h != nil {
@@ -85,14 +85,14 @@ func (s *checksum) matches(text string) bool {
 	return base64.StdEncoding.EncodeToString(s.hash.Sum(nil)) == text
 }
 
-// framer gives the payload of signed chunks as chunks without signatures, of frameSize, with
-// the trailers behind it.
+// framer reads the payload of signed chunks as unsigned chunks of frameSize, with the trailers
+// behind it.
 type framer struct {
 	from     *chunkReader
 	trailers []string
-	left     int64  // of the payload
-	frame    int64  // of this chunk
-	pending  []byte // of what stands between chunks
+	left     int64  // bytes left of the payload
+	frame    int64  // bytes left of this chunk
+	pending  []byte // bytes between chunks that were not read yet
 	open     bool   // a chunk's line end is still to come
 	ended    bool
 }
@@ -100,7 +100,7 @@ type framer struct {
 // Close closes the request's body.
 func (f *framer) Close() error { return f.from.Close() }
 
-// Read gives a piece of a chunk, or of what stands between two.
+// Read returns a piece of a chunk, or of the bytes between two.
 func (f *framer) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -124,7 +124,7 @@ func (f *framer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next writes what stands in front of the next chunk, or behind the last.
+// next writes the bytes in front of the next chunk, or behind the last.
 func (f *framer) next() error {
 	if f.ended {
 		return io.EOF
@@ -138,7 +138,7 @@ func (f *framer) next() error {
 		f.pending = append(strconv.AppendInt(f.pending, f.frame, 16), "\r\n"...)
 		return nil
 	}
-	// Only a payload of no bytes is not verified yet.
+	// Only a payload of no bytes is not verified by now.
 	if _, err := f.from.Read(make([]byte, 1)); err != io.EOF {
 		return broken(unexpected(err))
 	}
@@ -151,7 +151,7 @@ func (f *framer) next() error {
 	return nil
 }
 
-// framedLength is the number of bytes that a framer gives for a payload.
+// framedLength returns the length in bytes of a framer's output for a payload.
 func framedLength(payload int64, trailers []string) int64 {
 	chunk := func(n int64) int64 { return int64(len(strconv.FormatInt(n, 16))) + 2 + n + 2 }
 	n := payload / frameSize * chunk(frameSize)

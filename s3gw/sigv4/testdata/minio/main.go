@@ -1,5 +1,5 @@
-// Command minio writes minio.json: requests as minio-go signs them, which the tests verify.
-// It stands in testdata since minio-go belongs to another package.
+// Command minio writes minio.json: requests that minio-go signed, for the tests to verify. It
+// stands in testdata since minio-go belongs to another package.
 //
 //	go run ./s3gw/sigv4/testdata/minio > s3gw/sigv4/testdata/minio.json
 package main
