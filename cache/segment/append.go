@@ -21,31 +21,30 @@ type Entry struct {
 	Data []byte
 	// Sums are the XXH3-64 of its 64 KiB pieces, if the caller has them already.
 	Sums []uint64
-	// State is the policy's word for the block.
+	// State is the eviction policy's word for the block.
 	State uint32
 }
 
-// stageSize is the largest single write: a header page, a block and its header,
-// with what is left for small ones. Larger writes gained nothing measurable.
+// stageSize is the largest single write: a header page, a block and its header, and the rest for
+// small ones. Larger writes gained nothing measurable.
 const stageSize = hearth.BlockSize + 64<<10
 
-// writer packs records into stage and knows the open segment. It belongs to who
-// has Log.turn.
+// writer packs records into stage and holds the open segment. It belongs to the holder of Log.turn.
 type writer struct {
-	segment *segment // nil: none open
+	segment *segment // nil means that none is open
 	file    *file    // of segment, acquired
-	limit   int64    // data end of a segment
-	most    int      // records of a segment
+	limit   int64    // where the data of a segment end at most
+	most    int      // records of a segment at most
 	memory  int64    // reserved in the Pool
 
 	stage  []byte
 	filled int   // bytes in stage
-	tail   int64 // where stage goes in the file
+	tail   int64 // offset of stage in the file
 	placed []placed
-	footer []byte // entries of the open segment; capacity for most and the trailer
+	footer []byte // entries of the open segment; has the capacity for most and the trailer
 }
 
-// placed is a record in stage. from is set when it is moved by Compact.
+// placed is a record in stage. from is set if Compact moves the record.
 type placed struct {
 	note  note
 	state uint32
@@ -57,7 +56,7 @@ func (w *writer) init(pool *hearth.Pool, limit int64) error {
 	if w.limit < 2*stageSize {
 		return fmt.Errorf("segment size %d: at least %d", limit, 2*stageSize)
 	}
-	// One record per KiB fills 16 MiB; the footer's memory ends it at 64 Ki.
+	// One record per KiB fills 16 MiB; 64 Ki bounds the footer's memory.
 	w.most = int(min(w.limit/1024, 64<<10))
 	footer := footerSize(w.most)
 	w.memory = stageSize + footer
@@ -69,9 +68,9 @@ func (w *writer) init(pool *hearth.Pool, limit int64) error {
 	return nil
 }
 
-// Append writes whole blocks; they are readable when it returns. Blocks that are
-// held already are left as they are. An error says what could not be written,
-// or ErrDeclined; other blocks of the batch may have been kept.
+// Append writes whole blocks; they can be read when it returns. Blocks that are held already are
+// left as they are. The error is of a failed write, or ErrDeclined; other blocks of the batch may
+// have been kept.
 func (l *Log) Append(batch []Entry) error {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -81,8 +80,8 @@ func (l *Log) Append(batch []Entry) error {
 	if err := l.settler.failure(); err != nil {
 		return err
 	}
-	var refused error // what concerns single blocks
-	// Blocks with pages of their own first: short ones then share theirs densely.
+	var refused error // an error of single blocks
+	// Blocks with pages of their own go first: short ones then share theirs densely.
 	for _, short := range []bool{false, true} {
 		for i := range batch {
 			if packed(len(batch[i].Data)) != short {
@@ -105,7 +104,7 @@ func (l *Log) Append(batch []Entry) error {
 	return refused
 }
 
-// placeLocked puts a block's record into stage, writing what is in the way.
+// placeLocked puts a block's record into stage, after it has written out what is in the way.
 func (l *Log) placeLocked(e *Entry, from *place) error {
 	w := &l.writer
 	if n := len(e.Data); n == 0 || n > hearth.BlockSize || !Holds(e.ID) ||
@@ -135,8 +134,8 @@ func (l *Log) placeLocked(e *Entry, from *place) error {
 	return nil
 }
 
-// makeRoomLocked sees that stage and the open segment take a record of a block of
-// length bytes, aligned as it needs.
+// makeRoomLocked makes room in stage and in the open segment for the record of a block of length
+// bytes, with its alignment.
 func (l *Log) makeRoomLocked(length int) error {
 	w := &l.writer
 	size := recordSize(length)
@@ -170,8 +169,7 @@ func (w *writer) pad() {
 	w.filled = end
 }
 
-// beginLocked makes the next segment; its header page goes out with the first
-// records.
+// beginLocked makes the next segment; its header page is written with the first records.
 func (l *Log) beginLocked() error {
 	w := &l.writer
 	number := uint32(1)
@@ -202,8 +200,8 @@ func (l *Log) beginLocked() error {
 	return nil
 }
 
-// flushLocked writes stage and makes its records known. After an error they are
-// forgotten, and the same pages are written again by the next batch.
+// flushLocked writes stage and publishes its records. After an error they are forgotten, and the
+// next batch writes the same pages again.
 func (l *Log) flushLocked() error {
 	w := &l.writer
 	if len(w.placed) == 0 {
@@ -218,7 +216,7 @@ func (l *Log) flushLocked() error {
 		_, err = w.segment.measure(w.file)
 	}
 	if moved := func(p placed) bool { return p.from != nil }; err == nil && slices.ContainsFunc(w.placed, moved) {
-		err = l.makeLast(w.segment, w.file) // what follows gives the old records up
+		err = l.makeLast(w.segment, w.file) // the old records are dropped next
 	}
 	if err != nil {
 		for _, p := range w.placed {
@@ -231,7 +229,7 @@ func (l *Log) flushLocked() error {
 		if w.tail == 0 {
 			l.abandonLocked()
 		} else {
-			_, _ = w.segment.measure(w.file) // a part may have been written
+			_, _ = w.segment.measure(w.file) // part of it may have been written
 		}
 		return err
 	}
@@ -281,8 +279,8 @@ func (l *Log) abandonLocked() {
 	s.release()
 }
 
-// sealLocked closes the open segment by its footer. Without one, after an error,
-// the segment is recovered by its headers some day.
+// sealLocked closes the open segment by its footer. If that fails, a later Open recovers the
+// segment by its headers.
 func (l *Log) sealLocked() error {
 	w := &l.writer
 	s, f := w.segment, w.file
@@ -305,11 +303,11 @@ func (l *Log) sealLocked() error {
 		s.bare = true
 		s.mu.Unlock()
 	}
-	l.settler.add(s) // its records are to last, whatever became of the footer
+	l.settler.add(s) // its records must become durable, with or without the footer
 	return err
 }
 
-// writeFooter puts a footer of these entries at end, the last thing in the file.
+// writeFooter writes a footer with these entries at end, the last part of the file.
 func (l *Log) writeFooter(s *segment, f *file, entries []byte, end int64) error {
 	count := len(entries) / noteSize
 	size := int(footerSize(count))

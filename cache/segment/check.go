@@ -16,23 +16,21 @@ import (
 )
 
 const (
-	// checkAtOnce is how many places are taken out of the index at a time, 28 bytes
-	// each: few enough not to count in memory, enough that a pass over the index for
-	// them does not count in time.
+	// checkAtOnce is how many places are taken out of the index at a time, 28 bytes each. They are
+	// few enough for little memory, and enough for few passes over the index.
 	checkAtOnce = 1 << 16
-	// runMost is the most that is read at once, runGap what is read along between two
-	// records rather than asking the device again.
+	// runMost is the most that is read at once, in bytes. runGap is how many bytes between two
+	// records are read along, rather than asking the device again.
 	runMost = stageSize
 	runGap  = 64 << 10
 )
 
-// Check reads each held block of the segments from number on, and the header page
-// and footer of those that are closed, and compares checksums. What a reader, the
-// writer or eviction does meanwhile is no damage: a record that does not verify is
-// read again by itself as long as the index says that it is there. With r.Repair a
-// bad block is dropped as a reader drops it, and a bad header page or footer made
-// anew. passed, which may be nil, is told of each segment that is done. Of unindexed
-// segments only these are looked at, and r.Unindexed counts their blocks.
+// Check reads each held block of the segments from number on, and the header page and footer of
+// closed ones, and compares checksums. What a reader, the writer or eviction does meanwhile is not
+// damage: a record that does not verify is read again by itself, as long as the index says that it
+// is there. With r.Repair a bad block is dropped, as by a reader, and a bad header page or footer
+// is written anew. passed, if not nil, is called for each segment that is done. Of an unindexed
+// segment it checks only header page and footer, and r.Unindexed counts its blocks.
 func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(number uint32)) error {
 	var due []*segment
 	for _, s := range *l.slots.Load() {
@@ -68,7 +66,7 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 	return nil
 }
 
-// held is what the index places in some segments, by slot.
+// held returns the records that the index has in some segments, by slot.
 func (x *index) held(segments []*segment) map[uint32][]note {
 	notes := make(map[uint32][]note, len(segments))
 	for _, s := range segments {
@@ -104,7 +102,7 @@ func (l *Log) checkSegment(ctx context.Context, r *check.Run, s *segment, notes 
 	return l.checkSeals(ctx, r, s)
 }
 
-// runsOf cuts records into pieces that one read brings.
+// runsOf cuts records into runs that one read brings.
 func runsOf(notes []note) func(yield func([]note) bool) {
 	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
 	return func(yield func([]note) bool) {
@@ -122,8 +120,8 @@ func runsOf(notes []note) func(yield func([]note) bool) {
 	}
 }
 
-// checkRun reads neighbours at once and returns those that do not verify: all of
-// them where the read fails.
+// checkRun reads neighbours at once and returns those that do not verify, or all of them if the
+// read fails.
 func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note) (bad []note, err error) {
 	off := run[0].offset() &^ (pageSize - 1)
 	size := roundUp(run[len(run)-1].end(), pageSize) - off
@@ -156,7 +154,7 @@ func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note
 	return wrong, nil
 }
 
-// verifyAll verifies a record whose first byte is b's.
+// verifyAll verifies a record that begins at b[0].
 func verifyAll(n note, salt uint64, b []byte) error {
 	p := plan(n, span{0, int64(n.length)})
 	p.header, p.at = 0, int64(headerSize(int(n.length)))
@@ -164,8 +162,7 @@ func verifyAll(n note, salt uint64, b []byte) error {
 	return p.verify(b, salt)
 }
 
-// confirm reads a record by itself as Get does, for as long as it is where the
-// index says.
+// confirm reads a record by itself as Get does, as long as it is where the index says.
 func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) error {
 	p := place{slot: s.slot, unit: n.unit, length: n.length}
 	how := plan(n, span{0, int64(n.length)})
@@ -205,7 +202,7 @@ func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*chec
 		return nil, nil
 	}
 	if !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO) {
-		return nil, err // closed, or no descriptor: says nothing about the block
+		return nil, err // closed, or no file descriptor: not the block's fault
 	}
 	f := found(l, s, n, err)
 	if !r.Repair {
@@ -232,11 +229,11 @@ func found(l *Log, s *segment, n note, bad error) check.Finding {
 	return check.InBlock(l.dir.Full(s.name()), n.offset(), n.id.Version, n.id.Index, bad)
 }
 
-// errRemoved: a segment has no name any more, though nobody here took it.
+// errRemoved means that a segment has no name any more, though this process did not remove it.
 var errRemoved = fmt.Errorf("removed: %w", errMismatch)
 
-// stands makes sure that a record is read from the device, and from a file that the
-// next start will find.
+// stands makes sure that a record is read from the device, and that the next start will find its
+// file.
 func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(l.dir.Full(s.name()), &st); errors.Is(err, unix.ENOENT) {
@@ -244,7 +241,7 @@ func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
 	}
 	f, err := s.acquire()
 	if err != nil {
-		return nil // who reads it says why
+		return nil // the read that follows reports why
 	}
 	defer s.release()
 	if f.Forget(how.head.off, how.head.n) {
@@ -253,10 +250,10 @@ func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
 	return nil
 }
 
-// CheckBlock reads one block, if it is held, and compares checksums as Check does;
-// held: it is there, or was and is not what was written, which is told.
+// CheckBlock reads one block, if it is held, and compares checksums as Check does. held means that
+// the block is there, or was and is damaged, which is reported.
 func (l *Log) CheckBlock(ctx context.Context, r *check.Run, id hearth.ID) (held bool, err error) {
-	for range 3 { // each round lost takes a compaction of this very block
+	for range 3 { // each lost round takes a compaction of this very block
 		p, ok := l.index.get(id, nil)
 		slots := *l.slots.Load()
 		if !ok || int(p.slot) >= len(slots) || slots[p.slot] == nil {
@@ -296,10 +293,10 @@ func (l *Log) CheckSeals(ctx context.Context, r *check.Run) error {
 	return nil
 }
 
-// seals is what is wrong with the pages that say what a segment is; "": nothing.
+// seals describes the faults of a segment's header page and footer; "" means none.
 type seals struct{ header, footer string }
 
-// readSeals looks at a segment's header page and, where closed, at its footer.
+// readSeals checks a segment's header page and, if closed, its footer.
 func (l *Log) readSeals(s *segment, f *file, closed bool) (wrong seals, err error) {
 	page := aligned(pageSize)
 	if err := f.ReadAt(page, 0); err != nil {
@@ -346,8 +343,8 @@ func (l *Log) checkSeals(ctx context.Context, r *check.Run, s *segment) error {
 	if failed != nil || wrong == (seals{}) {
 		return failed
 	}
-	// Its footer may only just be written: who does that has the turn. A step that is
-	// left in the device keeps it, and nobody who hears of a finding has it.
+	// Its footer may just be being written, by the holder of the turn. A step that is stuck in the
+	// device keeps the turn. Findings are reported without the turn.
 	if err := l.wait(ctx); err != nil {
 		return err
 	}
@@ -365,7 +362,7 @@ func (l *Log) checkSeals(ctx context.Context, r *check.Run, s *segment) error {
 	return failed
 }
 
-// sealsOf reads the pages of a closed segment that say what it is.
+// sealsOf reads the header page and footer of a closed segment.
 func (l *Log) sealsOf(s *segment) (seals, error) {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) { // its last block was evicted meanwhile
@@ -376,7 +373,7 @@ func (l *Log) sealsOf(s *segment) (seals, error) {
 	}
 	defer s.release()
 	s.mu.Lock()
-	bare := s.bare // a full disk's fault: no bytes are wrong
+	bare := s.bare // the footer failed on a full disk: no bytes are damaged
 	s.mu.Unlock()
 	wrong, err := l.readSeals(s, f, !bare)
 	if errors.Is(err, unix.EIO) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -385,8 +382,8 @@ func (l *Log) sealsOf(s *segment) (seals, error) {
 	return wrong, err
 }
 
-// badSeals is what is wrong with the seals of a segment, made anew with repair. The
-// caller has the turn.
+// badSeals returns the faults of a segment's header page and footer, and with repair writes them
+// anew. The caller has the turn.
 func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error) {
 	if l.closed.Load() {
 		return nil, l.errClosed("check")
@@ -423,8 +420,8 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 	return bad, nil
 }
 
-// held are the living records of a segment, as the index says or, of an unindexed one,
-// its file. The caller has the turn.
+// held returns the live records of a segment, from the index or, for an unindexed one, from its
+// file. The caller has the turn.
 func (l *Log) held(s *segment, f *file) ([]note, error) {
 	s.mu.Lock()
 	unindexed := s.unindexed

@@ -16,16 +16,15 @@ import (
 	"github.com/hearthfs/hearth/cache/check"
 )
 
-// leakMost is how much more than its blocks need a segment may occupy before it is
-// worth a line: a write that was cut short leaves about a megabyte.
+// leakMost is how many bytes a segment may occupy beyond what its blocks need, before that is
+// reported. A write that was cut short leaves about a megabyte.
 const leakMost = 2 << 20
 
-// CheckClosed checks a directory that no Log has open, and that the caller has the
-// lock of, as Log.Check does one in use; and what a Log mends when it opens it: the
-// file of deaths, names, writes that were cut short. Without r.Repair nothing is
-// changed. With it, findings are told once they were repaired: the directory is
-// opened, which mends what it can, and each bad block is dropped. o.Budget is the
-// directory's, 0 if it is not known.
+// CheckClosed checks a directory that no Log has open; the caller holds its lock. It checks what
+// Log.Check does, and what Open repairs: the file of deaths, names, writes that were cut short.
+// Without r.Repair nothing is changed. With it, findings are reported after the repair: Open
+// repairs what it can, and each bad block is dropped. o.Budget is the directory's, 0 if it is not
+// known.
 func CheckClosed(ctx context.Context, o Options, r *check.Run) error {
 	c := look(ctx, o, r, func(string) bool { return true })
 	err := c.all()
@@ -40,7 +39,7 @@ type closed struct {
 	ctx   context.Context
 	r     *check.Run
 	log   *Log
-	due   func(segment string) bool // by its path: it is checked
+	due   func(segment string) bool // reports by its path whether it is to be checked
 	later []mend
 }
 
@@ -51,8 +50,8 @@ func look(ctx context.Context, o Options, r *check.Run, due func(segment string)
 	return &closed{ctx: ctx, r: r, log: l, due: due}
 }
 
-// mend is a finding that is to be repaired. do does what opening the directory did
-// not; nil: that may have, and who tells of it looks again.
+// mend is a finding that is to be repaired. do does what Open did not. nil means that Open may
+// have, so the file is checked again before the report.
 type mend struct {
 	finding check.Finding
 	do      func(l *Log) error
@@ -87,8 +86,7 @@ func (c *closed) repair(o Options) error {
 	return err
 }
 
-// again looks at the files that opening the directory was to mend, and notes which of
-// them it did.
+// again checks the files that Open was to repair, and notes which of them it did.
 func (c *closed) again(o Options) error {
 	type what struct {
 		kind check.Kind
@@ -150,7 +148,7 @@ func (c *closed) all() error {
 	return nil
 }
 
-// names looks for what is no file of ours.
+// names looks for files that are not ours.
 func (c *closed) names() error {
 	names, err := os.ReadDir(c.log.dir.Path)
 	if err != nil {
@@ -177,7 +175,7 @@ func (c *closed) names() error {
 	return nil
 }
 
-// deaths reads the file of deaths.
+// deaths reads the tombstones.
 func (c *closed) deaths() (map[uint32][]death, error) {
 	name := c.log.dir.Full(deathsName)
 	text, err := os.ReadFile(name)
@@ -206,7 +204,7 @@ func (c *closed) deaths() (map[uint32][]death, error) {
 	return notes, nil
 }
 
-// segment checks one file: what says what it is, then its records.
+// segment checks one file: its header page and footer, then its records.
 func (c *closed) segment(s *segment, dead []death) error {
 	c.r.Files.Add(1)
 	name := c.log.dir.Full(s.name())
@@ -226,7 +224,7 @@ func (c *closed) segment(s *segment, dead []death) error {
 		was, err = c.log.contents(s, f, t)
 	}
 	var no unix.Errno
-	if err != nil && !errors.As(err, &no) { // newer
+	if err != nil && !errors.As(err, &no) { // a newer format
 		c.tell(check.InFile(check.Refused, name, -1, err.Error()), nil)
 		return nil
 	}
@@ -238,7 +236,7 @@ func (c *closed) segment(s *segment, dead []death) error {
 	if err != nil {
 		return err
 	}
-	if !was.whole && s.salt != 0 { // else no header can be told from other bytes
+	if !was.whole && s.salt != 0 { // without a salt no header can be told from other bytes
 		if err := c.gaps(s, f, was.notes, wrote); err != nil {
 			return err
 		}
@@ -259,8 +257,7 @@ func (c *closed) segment(s *segment, dead []death) error {
 	return nil
 }
 
-// unread tells of a file that cannot be opened or read, unless that says nothing about
-// it.
+// unread reports a file that cannot be opened or read, unless the error says nothing about it.
 func (c *closed) unread(name string, err error) error {
 	switch {
 	case check.Unreadable(err):
@@ -273,8 +270,8 @@ func (c *closed) unread(name string, err error) error {
 	return nil
 }
 
-// seals looks at the header page, and at a footer that is there or was, and reports
-// whether there is or was one.
+// seals checks the header page and the footer, if there is or was one, and reports whether that is
+// so.
 func (c *closed) seals(s *segment, f *file, wrote bool) (bool, error) {
 	if size, _, err := f.Stat(); err == nil && !wrote && size > 2*pageSize && size%pageSize == 0 {
 		page := aligned(pageSize)
@@ -313,8 +310,8 @@ func sealedOnce(b []byte) bool {
 	return ok
 }
 
-// gaps looks for bytes in a segment without a footer that belong to no record: their
-// header is damaged, or, at the end, never was written whole.
+// gaps looks for bytes in a segment without a footer that belong to no record. Their header is
+// damaged, or, at the end, was never written completely.
 func (c *closed) gaps(s *segment, f *file, notes []note, footer bool) error {
 	size, _, err := f.Stat()
 	if err != nil {
@@ -343,7 +340,7 @@ func (c *closed) gaps(s *segment, f *file, notes []note, footer bool) error {
 	return nil
 }
 
-// record reads a bad record by itself and tells of it.
+// record reads a bad record by itself and reports it.
 func (c *closed) record(s *segment, f *file, n note) error {
 	how := plan(n, span{0, int64(n.length)})
 	buf := aligned(int(how.head.n))
@@ -368,7 +365,7 @@ func (c *closed) record(s *segment, f *file, n note) error {
 		}
 		p := place{slot: s.slot, unit: n.unit, length: n.length}
 		if _, ok := l.index.remove(n.id, &p); !ok {
-			_, err := l.buryUnindexed(s, n) // else a later copy counts
+			_, err := l.buryUnindexed(s, n) // otherwise a later copy counts
 			return err
 		}
 		l.counters.corrupt.Add(1)
@@ -387,9 +384,8 @@ func (l *Log) numbered(number uint32) *segment {
 	return nil
 }
 
-// leaks looks for pages that no living record needs and that were not given back:
-// the process was killed between noting a death and punching. Only where the file
-// system is known to count exactly.
+// leaks looks for pages that no live record needs and that were not punched: the process was killed
+// between tombstone and punch. It looks only where the file system is known to count exactly.
 func (c *closed) leaks(s *segment, f *file, living []note) {
 	size, allocated, err := f.Stat()
 	if err != nil || !f.Counts() {
@@ -400,7 +396,7 @@ func (c *closed) leaks(s *segment, f *file, living []note) {
 	at := int64(pageSize)
 	t, err := c.log.trailer(s, f)
 	if err != nil || t.format == 0 {
-		return // what its end is the next start says
+		return // the next start finds its end
 	}
 	for _, n := range append(slices.Clone(living), note{unit: uint32(t.offset / unitSize)}) {
 		if gap := n.offset()&^(pageSize-1) - at; gap > 0 {

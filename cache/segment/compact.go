@@ -7,14 +7,14 @@ import (
 	"io/fs"
 )
 
-// compactBelow is the share in percent of a segment's size below which its
-// living records are copied: each copied byte then frees at least five others.
+// compactBelow is the share of live bytes, in percent of a segment's size, below which its records
+// are copied. Each copied byte then frees at least five others.
 const compactBelow = 15
 
-// Compact copies the living records of the emptiest closed segment to the open
-// one, if under 15 % of it live, and unlinks it once the copies are on the device. It returns the bytes copied, 0
-// when no segment is due or no memory free, and keeps Append waiting meanwhile. ctx ends it early;
-// what was copied by then counts.
+// Compact copies the live records of the emptiest closed segment to the open one, if under 15 % of
+// it live. It unlinks the segment once the copies are on the device. It returns the bytes copied,
+// or 0 when no segment is due or no memory is free, and keeps Append waiting meanwhile. ctx ends it
+// early; what was copied by then counts.
 func (l *Log) Compact(ctx context.Context) (int64, error) {
 	if l.closed.Load() {
 		return 0, l.errClosed("compact")
@@ -40,12 +40,12 @@ func (l *Log) Compact(ctx context.Context) (int64, error) {
 	}
 	if err == nil {
 		s.mu.Lock()
-		s.stuck = !s.gone // bad in header page and footer: waits for eviction
+		s.stuck = !s.gone // bad in header page and footer: it waits for eviction
 		s.mu.Unlock()
 		l.counters.compacted.Add(1)
 	}
 	if errors.Is(err, ErrDeclined) {
-		err = nil // another time
+		err = nil // a later call tries again
 	}
 	return l.counters.rewritten.Load() - before, err
 }
@@ -53,7 +53,7 @@ func (l *Log) Compact(ctx context.Context) (int64, error) {
 func (l *Log) emptiest() *segment {
 	var least *segment
 	limit := l.writer.limit * compactBelow / 100
-	// Tiny blocks fill a segment by their number: it is then not due for its bytes.
+	// Tiny blocks fill a segment by their number: few live bytes alone do not make it due.
 	most := l.writer.most * compactBelow / 100
 	for _, s := range *l.slots.Load() {
 		if s == nil {
@@ -68,8 +68,8 @@ func (l *Log) emptiest() *segment {
 	return least
 }
 
-// moveLocked copies what the index still places in s. A record that does not
-// verify is dropped.
+// moveLocked copies the records that the index still has in s. A record that does not verify is
+// dropped.
 func (l *Log) moveLocked(ctx context.Context, s *segment) error {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +102,8 @@ func (l *Log) moveLocked(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// moveRecordLocked copies one record. It only tries to get memory: who holds it
-// all may be waiting for the turn.
+// moveRecordLocked copies one record. It does not wait for memory, since the holders of all of it
+// may wait for the turn.
 func (l *Log) moveRecordLocked(n note, p place) error {
 	r := plan(n, span{0, int64(n.length)})
 	v := l.pool.TryAlloc(int(r.head.n))
@@ -127,8 +127,7 @@ func (l *Log) moveRecordLocked(n note, p place) error {
 	return dropErr
 }
 
-// pruneDeaths is called with the turn, so that no Sync is between the old file and
-// the new one.
+// pruneDeaths is called with the turn, so that no Sync runs between the old file and the new one.
 func (l *Log) pruneDeaths() error {
 	if !l.deaths.due() {
 		return nil
@@ -136,7 +135,7 @@ func (l *Log) pruneDeaths() error {
 	return l.deaths.prune(l.knownSegments())
 }
 
-// knownSegments tells by number whether a segment exists now.
+// knownSegments returns a function that reports whether a segment of a number exists now.
 func (l *Log) knownSegments() func(uint32) bool {
 	known := map[uint32]bool{}
 	for _, s := range *l.slots.Load() {

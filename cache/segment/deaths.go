@@ -14,8 +14,8 @@ const (
 	deathsName = "deaths"
 	deathsTemp = "deaths.tmp"
 	deathSize  = 16 // segment number 4, unit 4, XXH3 of these seeded with the segment's salt
-	// pruneFrom is the size in bytes below which nobody minds notes about
-	// segments that are gone.
+	// pruneFrom is the size in bytes below which tombstones of removed segments are left in the
+	// file.
 	pruneFrom = 1 << 20
 )
 
@@ -31,17 +31,17 @@ type deaths struct {
 	file   *file
 	size   int64
 	pruned int64 // size after the last pruning
-	// owed are notes that could not be written; they come before the next ones. What is
-	// punched beforehand makes room for them on a file system that is full.
+	// owed are tombstones that could not be written; they are written before the next ones. On a
+	// full file system the punches before that make room for them.
 	owed []byte
 }
 
-// mostOwed bytes of notes are owed, the last ones: without the others a block that was
-// evicted is found again by the next Open, and is a miss where its pages are zero.
+// mostOwed bounds the bytes of owed tombstones; the last ones are kept. Without the others the next
+// Open finds evicted blocks again, which are misses where their pages are zero.
 const mostOwed = 64 << 10
 
-// death is one note; check proves that it is about this very segment and not
-// about an earlier one of the same number.
+// death is one tombstone. check proves that it is about this very segment, not about an earlier one
+// of the same number.
 type death struct {
 	number, unit uint32
 	check        uint64
@@ -64,8 +64,8 @@ func parseDeath(b []byte) death {
 	return death{binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:])}
 }
 
-// load opens the file and returns its notes by segment, those that do not belong
-// to a segment of known numbers left out. A damaged file is begun anew.
+// load opens the file and returns its tombstones by segment, only for segments of known numbers. A
+// damaged file is replaced by an empty one.
 func (d *deaths) load(known func(number uint32) bool) (map[uint32][]death, error) {
 	f, err := d.dir.Open(deathsName, unix.O_CREAT, false)
 	if err != nil {
@@ -91,13 +91,13 @@ func (d *deaths) load(known func(number uint32) bool) (map[uint32][]death, error
 		return nil, d.rewrite(nil)
 	}
 	notes, kept := deathsIn(text[sealSize:], known)
-	// A torn note at the end is overwritten by the next one.
+	// A torn tombstone at the end is overwritten by the next one.
 	d.size = sealSize + (size-sealSize)/deathSize*deathSize
 	d.pruned = sealSize + kept
 	return notes, nil
 }
 
-// deathsIn are the notes about segments of known numbers by these, and their bytes.
+// deathsIn returns the tombstones in text for segments of known numbers, and their bytes.
 func deathsIn(text []byte, known func(number uint32) bool) (notes map[uint32][]death, bytes int64) {
 	notes = map[uint32][]death{}
 	for ; len(text) >= deathSize; text = text[deathSize:] {
@@ -109,7 +109,7 @@ func deathsIn(text []byte, known func(number uint32) bool) (notes map[uint32][]d
 	return notes, bytes
 }
 
-// about reads the notes about segments of known numbers.
+// about reads the tombstones for segments of known numbers.
 func (d *deaths) about(known func(number uint32) bool) (map[uint32][]death, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,20 +121,20 @@ func (d *deaths) about(known func(number uint32) bool) (map[uint32][]death, erro
 	return notes, nil
 }
 
-// textLocked reads all notes, those that are owed behind the others.
+// textLocked reads all tombstones, the owed ones last.
 func (d *deaths) textLocked() ([]byte, error) {
 	text := make([]byte, d.size-sealSize, d.size-sealSize+int64(len(d.owed)))
 	err := d.file.ReadAt(text, sealSize)
 	return append(text, d.owed...), err
 }
 
-// add notes that a record died.
+// add appends the tombstone of a record.
 func (d *deaths) add(number, unit uint32, salt uint64) error {
 	return d.addAll(number, []uint32{unit}, salt)
 }
 
-// addAll notes that records of a segment died. What cannot be written is owed, which on a
-// file system that is full is no error: what is evicted there must not wait for room.
+// addAll appends the tombstones of records of a segment. Those that cannot be written are owed. On
+// a full file system that is no error: eviction there must not wait for room.
 func (d *deaths) addAll(number uint32, units []uint32, salt uint64) error {
 	var b [deathSize]byte
 	text := b[:0]
@@ -149,7 +149,7 @@ func (d *deaths) addAll(number uint32, units []uint32, salt uint64) error {
 	return d.writeLocked(text)
 }
 
-// writeLocked puts notes behind the others, those that were owed among them.
+// writeLocked appends tombstones to the file; the owed ones are among them.
 func (d *deaths) writeLocked(text []byte) error {
 	err := d.file.WriteAt(text, d.size)
 	if err == nil {
@@ -164,7 +164,7 @@ func (d *deaths) writeLocked(text []byte) error {
 	return err
 }
 
-// payLocked writes what is owed, if anything is.
+// payLocked writes the owed tombstones.
 func (d *deaths) payLocked() error {
 	if len(d.owed) == 0 {
 		return nil
@@ -172,14 +172,14 @@ func (d *deaths) payLocked() error {
 	return d.writeLocked(d.owed)
 }
 
-// due reports whether pruning would pay: the file has doubled since the last.
+// due reports whether pruning pays: the file has doubled since the last time.
 func (d *deaths) due() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.size > pruneFrom && d.size > 2*d.pruned
 }
 
-// prune leaves out the notes about segments that are gone.
+// prune removes the tombstones of segments that are gone.
 func (d *deaths) prune(known func(number uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,9 +202,8 @@ func (d *deaths) rewrite(notes []byte) error {
 	return d.rewriteLocked(notes)
 }
 
-// rewriteLocked replaces the file by one with these notes, at once for whoever
-// opens it after kill -9. It is not synced: a file that a power loss left empty
-// is begun anew.
+// rewriteLocked replaces the file by one with these tombstones, by a rename: after kill -9 the next
+// Open finds one or the other. It is not synced: a file that a power loss left empty is begun anew.
 func (d *deaths) rewriteLocked(notes []byte) error {
 	text := make([]byte, sealSize, sealSize+len(notes))
 	putSeal(text, deathsMagic, seal{format: Format})
@@ -228,7 +227,7 @@ func (d *deaths) rewriteLocked(notes []byte) error {
 	return nil
 }
 
-// bytes is what the file takes on disk.
+// bytes returns the size of the file on disk.
 func (d *deaths) bytes() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -245,7 +244,7 @@ func (d *deaths) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.file != nil {
-		_ = d.payLocked() // without them, what was evicted last is a miss all the same
+		_ = d.payLocked() // without them, the last evicted blocks are misses all the same
 		d.file.Close()
 		d.file = nil
 	}

@@ -20,26 +20,26 @@
 // counted.
 //
 // Evict removes a block from the index and appends a tombstone of 16 bytes to the file of deaths.
-// Only Sync syncs that file: after a power loss an evicted block may be there again; its bytes are
+// Only Sync syncs that file. After a power loss an evicted block may be there again; its bytes are
 // right or do not verify. Then Evict punches the pages that no live record needs. It does so even
 // if a full file system has no room for the tombstone, which is then written after the next punch.
 // A closed segment without live records is unlinked. Compact rewrites the segment with the fewest
 // live bytes when under 15 % of it live. The copies are on the device before the old records go, so
-// that what Sync has confirmed outlives a power cut.
+// what Sync has confirmed outlives a power cut.
 //
 // A full segment is closed by its footer: 28 bytes per record, checksummed, synced behind the
-// writer. Open reads footers only. A segment without a valid footer - the one that was open when
-// the process died - is recovered by its record headers and then closed. Pages that no live record
-// needs, left by a tombstone without its punch or by a torn write, are punched. Header checksums
-// are seeded with a random salt of the segment, so that no bytes inside a block can pass for a
-// record. When one ID lies in two segments, the later segment counts, unless its record does not
-// verify: then the power failed before all of it was written.
+// writer. Open reads footers only. A segment without a valid footer is the one that was open when
+// the process died. Open recovers it by its record headers and then closes it. Some pages are
+// needed by no live record: a tombstone without its punch left them, or a torn write. Open punches
+// these. Header checksums are seeded with a random salt of the segment, so that no bytes inside a
+// block can pass for a record. When one ID lies in two segments, the later segment counts, unless
+// its record does not verify: then the power failed before all of it was written.
 //
 // The index is 256 tables without pointers, 32 bytes an entry, filled to 80-90 %. Its memory is
-// claimed in the Pool, where the tier in memory gives way to it. If there is still no memory,
-// Append declines. Segments that Open has no memory for stay unindexed, the oldest first. Their
-// blocks are misses and count in Used; nothing punches, moves or unlinks them. Recall indexes them
-// once there is memory. Shed gives them up when room is needed, except pinned blocks.
+// claimed in the Pool, where the RAM tier gives way to it. If there is still no memory, Append
+// declines. Segments that Open has no memory for stay unindexed, the oldest first. Their blocks are
+// misses and count in Used; nothing punches, moves or unlinks them. Recall indexes them once there
+// is memory. Shed evicts them when room is needed, except pinned blocks.
 //
 // Locks: Log.turn is held by the goroutine that appends, compacts or closes; shard.mu and
 // segment.mu are never held together; deaths.mu is innermost.

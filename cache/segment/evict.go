@@ -7,17 +7,16 @@ import (
 // Candidate is a block that may be evicted.
 type Candidate struct {
 	ID hearth.ID
-	// Size is what the block takes on disk, header and padding included. Short
-	// blocks share pages, so that evicting one may free less now and more with
-	// its neighbours.
+	// Size is the block's bytes on disk, header and padding included. Short blocks share pages: to
+	// evict one may free less now, and more with its neighbours.
 	Size int64
-	// State is the policy's word.
+	// State is the eviction policy's word.
 	State uint32
 }
 
-// Evict forgets a block and returns the allocated bytes that were freed at once:
-// its pages, or the whole segment if it was the last one there. A device's error
-// is returned by the next Append, Sync or Close.
+// Evict forgets a block and returns the allocated bytes that it freed at once: the block's pages,
+// or the whole segment after its last block. An error of the device is returned by the next Append,
+// Sync or Close.
 func (l *Log) Evict(id hearth.ID) (freed int64) {
 	if l.closed.Load() {
 		return 0
@@ -32,11 +31,10 @@ func (l *Log) Evict(id hearth.ID) (freed int64) {
 	return freed
 }
 
-// Holds reports whether a Log can hold a block: what lies beyond the first 128 TiB of its
-// object it cannot.
+// Holds reports whether a Log can hold a block: only those in the first 128 TiB of an object.
 func Holds(id hearth.ID) bool { return id.Index >= 0 && uint64(id.Index) < maxIndex }
 
-// EvictObject evicts all blocks of a version, of which the object has so many.
+// EvictObject evicts all blocks of a version; the object has that many.
 func (l *Log) EvictObject(version [16]byte, blocks int64) {
 	if blocks > max(l.index.count.Load(), stepAt) { // most of a huge object is not here
 		for _, id := range l.index.of(version, l.step) {
@@ -52,12 +50,11 @@ func (l *Log) EvictObject(version [16]byte, blocks int64) {
 	}
 }
 
-// stepAt is how many places of an index are looked at between two steps: well below a
-// millisecond.
+// stepAt is how many places of an index are visited between two steps: well below a millisecond.
 const stepAt = 4096
 
-// Sample calls each with n blocks chosen by the seed r; one may come twice. No
-// lock is held meanwhile.
+// Sample calls each with n blocks chosen by the seed r; a block may come twice. No lock is held
+// meanwhile.
 func (l *Log) Sample(r uint64, n int, each func(Candidate)) {
 	for range n {
 		r += 0x9e3779b97f4a7c15 // SplitMix64

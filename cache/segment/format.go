@@ -9,13 +9,13 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// Format is the version that is written. Older ones are read, a newer one is
-// refused. Magic, version and checksum keep their places in every version of the
-// header page and the trailer, so that "newer" is told from "damaged".
+// Format is the version that is written. Older ones are read, a newer one is refused. Magic,
+// version and checksum keep their places in every version of the header page and the trailer, so
+// that a newer file is not taken for a damaged one.
 const Format = 1
 
 const (
-	pageSize  = 4096 // what O_DIRECT and hole punching want on every file system that we know
+	pageSize  = 4096 // for O_DIRECT and hole punching on every known file system
 	unitSize  = 64   // a cache line: packed records start there, and places fit 24 bits
 	sealSize  = 64   // the used part of the header page, and the trailer
 	fixedSize = 40   // of a record's header, before piece checksums and own checksum
@@ -76,11 +76,11 @@ func parseSeal(b []byte, magic string) (seal, bool) {
 // sixteen.
 func headerSize(length int) int { return fixedSize + 8*piece.Count(length) + 8 }
 
-// packed reports whether a block shares pages. A block of several pieces does
-// not: it loses at most 4 KiB of 64, and its eviction frees all that it took.
+// packed reports whether a block shares pages. A block of several pieces does not. It loses at most
+// 4 KiB of 64, and its eviction frees all the room that it took.
 func packed(length int) bool { return length <= hearth.PieceSize }
 
-// recordSize is what a record takes in the segment, padding included.
+// recordSize returns the bytes of a record in the segment, padding included.
 func recordSize(length int) int64 {
 	n := int64(headerSize(length) + length)
 	if packed(length) {
@@ -89,9 +89,8 @@ func recordSize(length int) int64 {
 	return roundUp(n, pageSize)
 }
 
-// Needs is about what an object's blocks take on disk, in bytes: their records, their
-// entries of a footer, and of a packed one its share of the half page that a batch of
-// about four ends with.
+// Needs estimates the bytes that an object's blocks take on disk: their records and footer entries.
+// A packed block adds its share of the half page that ends a batch of about four.
 func Needs(o *hearth.Object) int64 {
 	full, rest := o.Size/hearth.BlockSize, int(o.Size%hearth.BlockSize)
 	n := full * (recordSize(hearth.BlockSize) + noteSize)
@@ -116,16 +115,16 @@ type note struct {
 func (n note) offset() int64 { return int64(n.unit) * unitSize }
 func (n note) end() int64    { return n.offset() + recordSize(int(n.length)) }
 
-// valid holds what every record keeps: inside [one page, end), aligned.
+// valid reports whether a note can be of a record: inside [one page, end), and aligned.
 func (n note) valid(end int64) bool {
 	return n.length > 0 && n.length <= hearth.BlockSize && n.unit < maxUnits &&
 		uint64(n.id.Index) < maxIndex && n.offset() >= pageSize && n.end() <= end &&
 		(packed(int(n.length)) || n.offset()%pageSize == 0)
 }
 
-// putHeader writes a record's header: magic 4, format 1, zero 3, version 16,
-// index 8, length 4, unit 4, a sum per piece, and the checksum of all that
-// seeded with the segment's salt. Sums that the caller has are taken over.
+// putHeader writes a record's header: magic 4, format 1, zero 3, version 16, index 8, length 4,
+// unit 4, a sum per piece. Then the checksum of all that, seeded with the segment's salt. sums may
+// be nil; then they are computed.
 func putHeader(dst []byte, n note, salt uint64, data []byte, sums []uint64) {
 	copy(dst, recordMagic)
 	binary.LittleEndian.PutUint32(dst[4:], Format)
@@ -147,8 +146,8 @@ func putHeader(dst []byte, n note, salt uint64, data []byte, sums []uint64) {
 	binary.LittleEndian.PutUint64(dst[at:], xxh3.HashSeed(dst[:at], salt))
 }
 
-// parseHeader reads the header of a record that lies at offset. ok is false for
-// all that is not whole, ours, of this segment and of this place.
+// parseHeader reads the header of a record at offset. ok is false unless the header is complete,
+// valid, of this segment and of this place.
 func parseHeader(b []byte, salt uint64, offset int64) (n note, ok bool) {
 	if len(b) < fixedSize || string(b[:4]) != recordMagic {
 		return note{}, false
@@ -171,7 +170,7 @@ func parseHeader(b []byte, salt uint64, offset int64) (n note, ok bool) {
 	return n, true
 }
 
-// pieceSum is the checksum of piece i in a header that parseHeader accepted.
+// pieceSum returns the checksum of piece i from a header that parseHeader accepted.
 func pieceSum(header []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64(header[fixedSize+8*i:])
 }
@@ -191,8 +190,8 @@ func parseNote(b []byte) note {
 	}
 }
 
-// footerSize is what a footer of count entries takes: the entries, padding, and
-// the trailer in the file's last 64 bytes.
+// footerSize returns the bytes of a footer of count entries: the entries, padding, and the trailer
+// in the file's last 64 bytes.
 func footerSize(count int) int64 {
 	return roundUp(int64(count)*noteSize+sealSize, pageSize)
 }

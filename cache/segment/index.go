@@ -52,7 +52,7 @@ func (e *entry) place() place {
 // addressing and linear probing.
 type index struct {
 	pool   *hearth.Pool
-	fresh  uint32       // state of what is found on disk
+	fresh  uint32       // the State of blocks found on disk
 	bytes  atomic.Int64 // reserved in pool
 	count  atomic.Int64
 	shards [256]shard
@@ -62,21 +62,21 @@ type shard struct {
 	mu      sync.Mutex // guards the rest; nothing else is locked under it
 	slots   []entry
 	count   int
-	pending int      // entries that room was made for and that are not put yet
-	_       [16]byte // shards keep off each other's cache lines
+	pending int      // entries with reserved room that are not put yet
+	_       [16]byte // keeps each shard off the others' cache lines
 }
 
 func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>56] }
 
-// home is where probing for a hash starts: its position between 0 and 2^56
-// scaled to the table's size, so that tables need not be powers of two.
+// home returns where probing for a hash starts. It scales the hash from [0, 2^56) to the table's
+// size, so that tables need not be powers of two.
 func (s *shard) home(hash uint64) int {
 	hi, _ := bits.Mul64(hash<<8, uint64(len(s.slots)))
 	return int(hi)
 }
 
-// lookup returns the position of id, or of the free entry where it belongs. The
-// table is never full: at least a tenth of it is free.
+// lookup returns the position of id, or of the free entry where it belongs. The table is never
+// full: at least a tenth is free.
 func (s *shard) lookup(id hearth.ID, hash uint64) (int, bool) {
 	if len(s.slots) == 0 {
 		return 0, false
@@ -96,7 +96,7 @@ func (s *shard) lookup(id hearth.ID, hash uint64) (int, bool) {
 	}
 }
 
-// get returns where id lies. touch, if not nil, gives the entry its next state.
+// get returns the place of id. touch, if not nil, gives the entry its next State.
 func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
@@ -113,7 +113,7 @@ func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
 	return e.place(), true
 }
 
-// of are the blocks of a version. step is called between two tables.
+// of returns the blocks of a version. step is called between two tables.
 func (x *index) of(version [16]byte, step func()) (all []hearth.ID) {
 	for i := range x.shards {
 		step()
@@ -134,8 +134,8 @@ func (x *index) setState(id hearth.ID, state uint32) bool {
 	return ok
 }
 
-// room makes sure that id can be put later, or returns false where the Pool
-// refuses the memory. Each success is followed by one put or one cancel.
+// room reserves room for id, to be put later; false means that the Pool has no memory. Each success
+// is followed by one put or one cancel.
 func (x *index) room(id hearth.ID) bool {
 	s := x.shard(id.Hash())
 	for {
@@ -147,13 +147,13 @@ func (x *index) room(id hearth.ID) bool {
 		}
 		had := len(s.slots)
 		s.mu.Unlock()
-		if !x.grow(s, had) { // without the lock: others may have to give way
+		if !x.grow(s, had) { // without the lock: the Pool may make others give way
 			return false
 		}
 	}
 }
 
-// rooms is room for all of some records, or for none.
+// rooms reserves room for all of some records, or for none.
 func (x *index) rooms(notes []note) bool {
 	for i := range notes {
 		if !x.room(notes[i].id) {
@@ -166,8 +166,8 @@ func (x *index) rooms(notes []note) bool {
 	return true
 }
 
-// expect makes empty tables for n entries, some 85 % full, or for as many as there is
-// memory for when so many pages are counted for them beside; false: not for all.
+// expect makes empty tables for n entries, some 85 % full, or for as many as there is memory for.
+// That memory includes the counts of so many pages. false means that the tables are not for all.
 func (x *index) expect(n int, pages int64) bool {
 	all := n
 	for ; n >= len(x.shards); n -= n/8 + 1 {
@@ -193,9 +193,8 @@ func (x *index) cancel(id hearth.ID) {
 	s.mu.Unlock()
 }
 
-// grow makes a table of had entries an eighth larger, unless somebody else has: tables
-// are then 80 to 90 % full and an entry costs 36 to 40 bytes, for some nine copies of
-// it in its life.
+// grow makes a table of had entries an eighth larger, unless somebody else did. Tables are then 80
+// to 90 % full. An entry costs 36 to 40 bytes, and is copied some nine times in its life.
 func (x *index) grow(s *shard, had int) bool {
 	size := had + had/8 + 8
 	if !x.pool.Claim(int64(size) * entrySize) {
@@ -221,8 +220,8 @@ func (x *index) grow(s *shard, had int) bool {
 	return true
 }
 
-// put enters id where room was made. When id is there already, wins decides by
-// the old place whether the new one counts; the place that lost is returned.
+// put enters id where room was reserved. If id is there already, wins decides by the old place
+// whether the new one counts; the place that lost is returned.
 func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bool) (lost place, lose bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
@@ -244,8 +243,8 @@ func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bo
 	return old, true
 }
 
-// move replaces place old of id by p and keeps its state; false when id is gone
-// or lies elsewhere by now.
+// move replaces place old of id by p and keeps its state. false means that id is gone, or lies
+// elsewhere by now.
 func (x *index) move(id hearth.ID, old, p place) bool {
 	hash := id.Hash()
 	s := x.shard(hash)
@@ -259,7 +258,7 @@ func (x *index) move(id hearth.ID, old, p place) bool {
 	return true
 }
 
-// remove takes id out, if it lies where at says (nil: anywhere).
+// remove deletes id, if it lies at *at; a nil at means anywhere.
 func (x *index) remove(id hearth.ID, at *place) (place, bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
@@ -276,8 +275,8 @@ func (x *index) remove(id hearth.ID, at *place) (place, bool) {
 	return p, true
 }
 
-// closeGapLocked frees entry i and shifts what probing would no longer find
-// behind the gap: an entry may fill it if its home is not between gap and entry.
+// closeGapLocked frees entry i and shifts the entries behind it that probing would no longer find.
+// An entry may fill the gap if its home is not between gap and entry.
 func (s *shard) closeGapLocked(gap int) {
 	n := len(s.slots)
 	for i := gap + 1; ; i++ {
@@ -297,8 +296,8 @@ func (s *shard) closeGapLocked(gap int) {
 	s.slots[gap] = entry{}
 }
 
-// sample returns an entry chosen by r: the first one at or behind a random
-// position. Entries behind gaps are likelier, which eviction does not mind.
+// sample returns an entry chosen by r: the first one at or behind a random position. Entries behind
+// gaps are chosen more often, which does no harm to eviction.
 func (x *index) sample(r uint64) (entry, bool) {
 	for try := range len(x.shards) {
 		s := &x.shards[(int(r>>56)+try)%len(x.shards)]
@@ -317,7 +316,7 @@ func (x *index) sample(r uint64) (entry, bool) {
 	return entry{}, false
 }
 
-// drop gives all memory back.
+// drop releases all memory.
 func (x *index) drop() {
 	for i := range x.shards {
 		s := &x.shards[i]

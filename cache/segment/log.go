@@ -13,42 +13,42 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// ErrDeclined is returned by Append for blocks that the Pool leaves no memory to
-// index. The other blocks of the batch are kept.
+// ErrDeclined is returned by Append if the Pool has no memory to index some blocks. The other
+// blocks of the batch are kept.
 var ErrDeclined = errors.New("no memory for the index")
 
 // Options of a Log.
 type Options struct {
-	// Dir is made if need be. It belongs to the Log alone: files that are named
-	// like its own and are not valid are removed. The caller holds a lock on it.
+	// Dir is made if it is missing. It belongs to the Log alone: a file with the name of one of its
+	// own is removed if it is not valid. The caller holds a lock on it.
 	Dir string
 	// Pool counts the Views of Get, the index, and the write buffer.
 	Pool *hearth.Pool
-	// Alloc is how Get waits for memory of the Pool; nil: Pool.Alloc.
+	// Alloc waits for memory of the Pool, for Get; nil means Pool.Alloc.
 	Alloc func(ctx context.Context, n int) (*hearth.View, error)
-	// Budget in bytes of the directory; only the size of segments follows from it.
+	// Budget in bytes of the directory; it only sets the size of segments.
 	Budget int64
-	// SegmentSize in bytes. 0: 16 MiB, more from a Budget of 64 GiB on, so that
-	// there are about 4,096 files; at most 256 MiB.
+	// SegmentSize in bytes; at most 256 MiB. 0 means 16 MiB, and more from a Budget of 64 GiB on,
+	// so that there are about 4,096 files.
 	SegmentSize int64
-	// OpenFiles bounds the segments held open while nobody reads them; 0: 512.
+	// OpenFiles bounds the segments held open while nobody reads them; 0 means 512.
 	OpenFiles int
-	// Touch gives a block its next State whenever Get finds it; nil leaves it.
-	// Called under a lock of the index: it does arithmetic only.
+	// Touch returns the next State of a block that Get found; nil leaves the State. It is called
+	// under a lock of the index, so it must only do arithmetic.
 	Touch func(state uint32) uint32
 	// Fresh is the State of blocks found by Open.
 	Fresh uint32
-	// Step is called now and then by what may take long, so that who watches sees that it
-	// goes on: Open, Recall, Shed. On any goroutine; it must not block. May be nil.
+	// Step is called now and then during Open, Recall and Shed, which may take long, so that a
+	// watcher sees progress. It may be called on any goroutine, and must not block. May be nil.
 	Step func()
-	// Damaged: Get or Compact dropped a block whose bytes are not what was written. May
-	// be nil; it must not block.
+	// Damaged is called when Get or Compact dropped a block whose bytes are not what was written.
+	// It must not block. May be nil.
 	Damaged func(file string, cause error)
-	// Mended: a file was harmed, and is as it should be again.
+	// Mended is called when a damaged file was repaired.
 	Mended device.Mended
 
-	tap     func(change) error      // tests see and forbid changes
-	tapSync func(name string) error // and syncs
+	tap     func(change) error      // lets tests see and forbid changes
+	tapSync func(name string) error // the same for syncs
 }
 
 // Log is the packed store of one directory. All methods are safe for many
@@ -60,13 +60,13 @@ type Log struct {
 	index     *index
 	deaths    *deaths
 	touch     func(uint32) uint32
-	stepped   func() // nil: nobody watches
+	stepped   func() // nil means that nobody watches
 	maxOpen   int64
-	slots     atomic.Pointer[[]*segment] // nil: free; replaced as a whole
-	slotsMu   sync.Mutex                 // guards freeSlots and who replaces slots
+	slots     atomic.Pointer[[]*segment] // a nil entry is free; replaced as a whole
+	slotsMu   sync.Mutex                 // guards freeSlots and the replacement of slots
 	freeSlots []uint32
 
-	turn   chan struct{} // capacity 1; who has put into it owns writer
+	turn   chan struct{} // capacity 1; whoever has put into it owns writer
 	writer writer
 
 	clock     atomic.Int64 // ticks at each use of a file
@@ -84,26 +84,26 @@ type counters struct {
 	hits, hitBytes, read, corrupt, evicted       atomic.Int64
 	compacted, rewritten, recovered, opened, bad atomic.Int64
 	unindexed, unindexedBytes                    atomic.Int64
-	damaged                                      func(file string, cause error) // nil: nobody is told
+	damaged                                      func(file string, cause error) // nil means that nobody is told
 }
 
 // Stats are a Log's figures since Open.
 type Stats struct {
 	Blocks   int64 // held now
-	Used     int64 // allocated bytes on disk, unlinked files that are still read included
+	Used     int64 // allocated bytes on disk, also of unlinked files that are still read
 	Memory   int64 // bytes of RAM for index and page counts
 	Segments int   // files
-	// Unindexed blocks are on disk, and count in Used, but there is no memory to index
-	// them: they are misses until Recall. UnindexedBytes are those of their records.
+	// Unindexed blocks are on disk, and count in Used, but there is no memory to index them: they
+	// are misses until Recall. UnindexedBytes are the bytes of their records.
 	Unindexed, UnindexedBytes int64
 
 	Appended, AppendedBytes int64 // blocks kept, and their bytes
 	Written                 int64 // bytes written: headers, padding, footers, rewriting
-	Declined                int64 // blocks that there was no memory for
-	Hits, HitBytes, Read    int64 // Gets answered, bytes given, bytes read from the device for it
+	Declined                int64 // blocks without memory for the index
+	Hits, HitBytes, Read    int64 // Gets answered, bytes returned, bytes read from the device for them
 	Corrupt                 int64 // blocks dropped because they did not verify
 	Evicted                 int64
-	Compacted, Rewritten    int64 // segments, and bytes copied for it
+	Compacted, Rewritten    int64 // segments, and bytes copied for them
 	Recovered               int64 // segments that Open found without a footer
 	Damaged                 int64 // segments that Open removed
 	OpenRead                int64 // bytes that Open read
@@ -141,15 +141,14 @@ func Open(o Options) (*Log, error) {
 	}
 	l.settler.start(l)
 	if err := l.load(); err != nil {
-		_ = l.shut() // that it could not be loaded is told
+		_ = l.shut() // the error of load is returned
 		return nil, err
 	}
 	return l, nil
 }
 
-// segmentSize keeps the number of files near 4,096 for large budgets and near
-// sixteen for tiny ones. Smaller is better within that: an open segment is read
-// whole after a crash.
+// segmentSize keeps the number of files near 4,096 for large budgets and near sixteen for tiny
+// ones. Within that, smaller is better: an open segment is read whole after a crash.
 func segmentSize(budget int64) int64 {
 	size := int64(16 << 20)
 	for size < 256<<20 && budget/4096 > size {
@@ -161,8 +160,8 @@ func segmentSize(budget int64) int64 {
 	return size
 }
 
-// Close writes the footer of the open segment and closes all files; Gets under
-// way end with fs.ErrClosed or their bytes.
+// Close writes the footer of the open segment and closes all files. Gets in flight return their
+// bytes or fs.ErrClosed.
 func (l *Log) Close() error {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -221,11 +220,10 @@ func (l *Log) Has(id hearth.ID) bool {
 	return ok
 }
 
-// SetState replaces a block's State; false when it is not held.
+// SetState replaces a block's State, and reports whether the block is held.
 func (l *Log) SetState(id hearth.ID, state uint32) bool { return l.index.setState(id, state) }
 
-// Used is the allocated bytes of all files, unlinked ones that are still read
-// included.
+// Used returns the allocated bytes of all files, also of unlinked ones that are still read.
 func (l *Log) Used() int64 {
 	if l.closed.Load() {
 		return l.used.Load()
@@ -236,7 +234,7 @@ func (l *Log) Used() int64 {
 // Stats returns the present figures.
 func (l *Log) Stats() Stats {
 	c := &l.counters
-	unindexed, bytes := c.unindexed.Load(), c.unindexedBytes.Load() // first: Recall counts there last
+	unindexed, bytes := c.unindexed.Load(), c.unindexedBytes.Load() // first, since Recall counts there last
 	s := Stats{Blocks: l.index.count.Load(), Used: l.Used(), Memory: l.index.bytes.Load() + l.pageBytes.Load(),
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
 		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
@@ -251,28 +249,28 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// step tells who watches that something long goes on.
+// step tells the watcher that a long call makes progress.
 func (l *Log) step() {
 	if l.stepped != nil {
 		l.stepped()
 	}
 }
 
-// settler syncs closed segments behind the writer, and keeps the first error of
-// a deed that nobody waits for until somebody asks: once for who writes, and once for
-// Sync, which must not call durable what Append heard was not.
+// settler syncs closed segments behind the writer. It keeps the first error of background work
+// until somebody asks: once for the writer, and once for Sync. So Sync does not call durable what
+// Append heard was not.
 type settler struct {
 	queue  chan *segment
 	open   sync.WaitGroup // segments in the queue or in hand
 	done   chan struct{}
 	mu     sync.Mutex // guards the rest
 	err    error
-	unsaid error // by Sync
+	unsaid error // not yet returned by Sync
 }
 
 // start runs the one goroutine of a Log; stop waits for it.
 func (t *settler) start(l *Log) {
-	// Four segments: a writer that is so far ahead of its device shall wait.
+	// Four segments: a writer so far ahead of its device has to wait.
 	t.queue, t.done = make(chan *segment, 4), make(chan struct{})
 	go func() {
 		defer close(t.done)
@@ -295,7 +293,7 @@ func (l *Log) settle(s *segment) error {
 	return l.makeLast(s, f)
 }
 
-// makeLast makes a segment durable, and its name. Nobody writes to it meanwhile.
+// makeLast makes a segment and its name durable. Nobody writes to it meanwhile.
 func (l *Log) makeLast(s *segment, f *file) error {
 	err := errors.Join(s.sync(f), l.dir.Sync())
 	s.mu.Lock()
@@ -323,7 +321,7 @@ func (t *settler) fail(err error) {
 	}
 }
 
-// failure hands the kept error over.
+// failure returns the kept error, and clears it.
 func (t *settler) failure() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,7 +330,7 @@ func (t *settler) failure() error {
 	return err
 }
 
-// unsynced hands it over to Sync; nobody else has to hear of it then.
+// unsynced returns the kept error to Sync; then nobody else needs to hear of it.
 func (t *settler) unsynced() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -349,7 +347,7 @@ func (t *settler) stop() error {
 	return t.failure()
 }
 
-// aligned returns n bytes, n a multiple of a page, that O_DIRECT takes.
+// aligned returns n bytes that O_DIRECT accepts; n is a multiple of a page.
 func aligned(n int) []byte { return device.Aligned(n) }
 
 // wait gets the turn unless ctx ends first.

@@ -15,24 +15,23 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// errMismatch: what lies there is not, or not whole, what the index said.
+// errMismatch means that the bytes at a place are not, or not completely, the record of the index.
 var errMismatch = errors.New("block does not verify")
 
-// skipMost is how many bytes of pieces that nobody asked for are read along
-// rather than doing a second read: one piece costs 10-15 us of CPU and less
-// device time than another request.
+// skipMost is how many bytes of unwanted pieces are read along, instead of a second read. One piece
+// costs 10-15 us of CPU, and less device time than another request.
 const skipMost = hearth.PieceSize
 
-// Get returns bytes [off, off+n) of the block, which is blockLen bytes long,
-// verified. hearth.ErrMiss: not held, or its bytes were bad. Other errors come
-// from ctx or from the device; a block that cannot be read (EIO) is dropped, so
-// that it can be put again elsewhere. The caller releases the View and holds none when calling.
+// Get returns bytes [off, off+n) of the block, which is blockLen bytes long, verified.
+// hearth.ErrMiss means that the block is not held, or that its bytes were bad. Other errors come
+// from ctx or from the device. A block that cannot be read (EIO) is dropped, so that it can be put
+// again elsewhere. The caller releases the View and holds none when calling.
 func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hearth.View, error) {
 	if off < 0 || n <= 0 || off+n > blockLen {
 		return nil, fmt.Errorf("read [%d, %d) of block %s of %d bytes: %w", off, off+n, id, blockLen, fs.ErrInvalid)
 	}
-	// A block that moves while it is read is asked for again: each round lost
-	// takes a whole eviction or compaction of this very block.
+	// A block that moves during the read is looked up again. Each lost round takes an eviction or
+	// compaction of this very block.
 	for range 3 {
 		p, ok := l.index.get(id, l.touch)
 		if !ok || int(p.length) != blockLen {
@@ -53,7 +52,7 @@ func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hea
 		if !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO) {
 			return nil, err // closed, or no file descriptor: not the block's fault
 		}
-		// Only the one who takes the entry out at this very place drops it.
+		// Only the one who removes the entry at this very place drops the record.
 		if _, ok := l.index.remove(id, &p); !ok {
 			continue
 		}
@@ -70,7 +69,7 @@ func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hea
 	return nil, hearth.ErrMiss
 }
 
-// corrupt counts a block that did not verify, and tells of it.
+// corrupt counts a block that did not verify, and reports it.
 func (l *Log) corrupt(slot uint32, n note) {
 	l.counters.corrupt.Add(1)
 	if slots := *l.slots.Load(); l.counters.damaged != nil && int(slot) < len(slots) && slots[slot] != nil {
@@ -78,7 +77,7 @@ func (l *Log) corrupt(slot uint32, n note) {
 	}
 }
 
-// errEvicted: pages of it were punched; the note of its death was lost with the power, or
+// errEvicted means that pages of the record were punched. The tombstone was lost with the power, or
 // there was no room for it.
 var errEvicted = fmt.Errorf("evicted: %w", errMismatch)
 
@@ -96,7 +95,7 @@ func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error)
 		s.release()
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, fs.ErrNotExist) {
-		return nil, errMismatch // shortened or unlinked under our hands
+		return nil, errMismatch // shortened or unlinked meanwhile
 	}
 	if err != nil {
 		return nil, err
@@ -112,16 +111,15 @@ func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error)
 	return got, nil
 }
 
-// ranges says how a range of a record is read: head, pages from the one that the
-// header begins in, then body, pages of the pieces when these do not follow
-// closely. Both land one behind the other in memory.
+// ranges is how a range of a record is read. head are the pages from the record's header on. body
+// are the pages of the pieces, if these do not follow closely. In memory body follows head.
 type ranges struct {
 	note        note
 	want        span
 	head, body  span
-	first, last int   // pieces
-	header      int64 // of the record's header in memory
-	at          int64 // of piece first in memory
+	first, last int   // the wanted pieces
+	header      int64 // offset of the record's header in memory
+	at          int64 // offset of piece first in memory
 }
 
 func plan(n note, want span) ranges {
@@ -173,8 +171,8 @@ func (r *ranges) verify(b []byte, salt uint64) error {
 	return nil
 }
 
-// punched reports whether a packed record, whose first byte is b's, was evicted though its
-// header is there: that lies on a page which it shares with others.
+// punched reports whether a packed record that begins at b[0] was evicted though its header is
+// there. The header may lie on a page that the record shares with others.
 func (r *ranges) punched(b []byte) bool {
 	at := r.note.offset()
 	from, end := roundUp(at, pageSize), r.note.end()&^(pageSize-1)

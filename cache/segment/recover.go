@@ -20,9 +20,9 @@ const loaders = 8
 
 var errIndex = errors.New("its index is not what was written, and made anew from the blocks that are whole")
 
-// load finds the segments of the directory and fills the index, the newest
-// segments first: when the Pool's memory ends, the oldest stay unindexed. All
-// trailers are read before, so that the index gets its size at once.
+// load finds the segments of the directory and fills the index, the newest segments first: if the
+// Pool's memory ends, the oldest stay unindexed. It reads all trailers before, so that the index
+// gets its final size at once.
 func (l *Log) load() error {
 	segments, err := l.find()
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Log) load() error {
 	}
 	atOnce := loaders
 	if !l.index.expect(int(blocks.Load()), pages.Load()) {
-		atOnce = 1 // so that it is the oldest that stay unindexed
+		atOnce = 1 // so that the oldest stay unindexed
 	}
 	return forEach(segments, atOnce, func(s *segment) error {
 		f, err := s.acquire()
@@ -66,7 +66,8 @@ func (l *Log) load() error {
 			return err
 		}
 		s.salt = c.salt
-		if !c.whole && (trailers[s.slot].format > 0 || int(s.slot) < len(segments)-1) { // of the last one a kill may have kept it
+		// A kill may have prevented the footer of the last one.
+		if !c.whole && (trailers[s.slot].format > 0 || int(s.slot) < len(segments)-1) {
 			l.dir.Mended.Tell(l.dir.Full(s.name()), errIndex)
 		}
 		if !c.whole && len(c.notes) > 0 {
@@ -81,7 +82,7 @@ func (l *Log) load() error {
 	})
 }
 
-// forEach calls do for all segments, several at once, the newest first.
+// forEach calls do for all segments, several at a time, the newest first.
 func forEach(segments []*segment, atOnce int, do func(*segment) error) error {
 	var g errgroup.Group
 	g.SetLimit(atOnce)
@@ -91,8 +92,8 @@ func forEach(segments []*segment, atOnce int, do func(*segment) error) error {
 	return g.Wait()
 }
 
-// find gives each file named as a segment its slot, in order of number, so that
-// a later segment has a larger slot while Open runs. Other names are left alone.
+// find gives each file with the name of a segment its slot, in order of number, so that a later
+// segment has a larger slot during Open. It ignores other names.
 func (l *Log) find() ([]*segment, error) {
 	names, err := os.ReadDir(l.dir.Path)
 	if err != nil {
@@ -115,7 +116,7 @@ func (l *Log) find() ([]*segment, error) {
 	return segments, nil
 }
 
-// bury leaves out the records whose death was noted.
+// bury removes the records that have a tombstone.
 func bury(s *segment, notes []note, dead []death) []note {
 	if len(dead) == 0 {
 		return notes
@@ -129,14 +130,13 @@ func bury(s *segment, notes []note, dead []death) []note {
 	return slices.DeleteFunc(notes, func(n note) bool { return buried[n.unit] })
 }
 
-// tidySlack in bytes is what a file system may have allocated to a segment for itself.
+// tidySlack is how many bytes a file system may have allocated to a segment for itself.
 const tidySlack = 64 << 10
 
-// tidy punches what no living record needs, if there is more of it than there may
-// be: a process that ended between the note of a death and the punch left such
-// pages, and so did one that ended within a write. notes are in the order of
-// their offsets, as they were written - others are let be - and the index does not
-// know them yet.
+// tidy punches the pages that no live record needs, if more is allocated than is needed. A process
+// that died between tombstone and punch left such pages, and so did one that died within a write.
+// notes are in order of offset, as they were written, and the index does not know them yet. If they
+// are not in order, nothing is punched.
 func (s *segment) tidy(f *file, notes []note, end int64) error {
 	size, allocated, err := f.Stat()
 	if err != nil {
@@ -160,12 +160,12 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 	return err
 }
 
-// gaps are the pages between at and end that no record of notes needs. False: these are
-// not in the order of their offsets.
+// gaps returns the pages between at and end that no record of notes needs. false means that the
+// notes are not in order of offset.
 func gaps(notes []note, at, end int64) (free []span, ok bool) {
 	for _, n := range notes {
 		first, next := n.offset()&^(pageSize-1), roundUp(n.end(), pageSize)
-		if first < at-pageSize { // but for a page that two share
+		if first < at-pageSize { // except a page that two records share
 			return nil, false
 		}
 		if first > at {
@@ -179,9 +179,9 @@ func gaps(notes []note, at, end int64) (free []span, ok bool) {
 	return free, true
 }
 
-// reseal closes a recovered segment by a footer behind all that the file holds,
-// so that the next Open need not scan it. On a full or failing disk it stays as
-// it is. notes are in the order of their offsets, as tidy wants them.
+// reseal closes a recovered segment by a footer behind all that the file holds, so that the next
+// Open need not scan it. On a full or failing disk it stays as it is. notes are in order of offset,
+// as for tidy.
 func (l *Log) reseal(s *segment, f *file, notes []note) error {
 	size, _, err := f.Stat()
 	if err != nil {
@@ -199,8 +199,8 @@ func (l *Log) reseal(s *segment, f *file, notes []note) error {
 	return nil
 }
 
-// enter counts the notes as living and puts them into the index: all of them or, where
-// there is no memory for that, none. Those that a later segment has too die.
+// enter counts the records as live and puts them into the index: all of them or, if there is no
+// memory for that, none. Records of blocks that a later segment has, too, die.
 func (l *Log) enter(s *segment, notes []note) error {
 	if !l.takeRoom(s, notes) {
 		return nil
@@ -208,7 +208,7 @@ func (l *Log) enter(s *segment, notes []note) error {
 	s.mu.Lock()
 	blocks, bytes := s.toIndexLocked()
 	s.mu.Unlock()
-	defer func() { // now that they are found: who sees none unindexed finds all
+	defer func() { // only now: a caller that sees none unindexed finds all
 		l.counters.unindexed.Add(-blocks)
 		l.counters.unindexedBytes.Add(-bytes)
 	}()
@@ -234,8 +234,8 @@ func (l *Log) enter(s *segment, notes []note) error {
 	return err
 }
 
-// older reports whether a record was written before the one at p in s: what the index
-// names has its segment.
+// older reports whether a record was written before the one at p in s. A place in the index always
+// has its segment.
 func (l *Log) older(old place, s *segment, p place) bool {
 	if old.slot == s.slot {
 		return old.unit < p.unit
@@ -243,9 +243,9 @@ func (l *Log) older(old place, s *segment, p place) bool {
 	return (*l.slots.Load())[old.slot].number < s.number
 }
 
-// dropOlder drops a record that the index does not name, since another segment has the
-// block too: after a power failure that one may be a copy of which not all reached the
-// device. Then it is dropped instead, if this one is whole.
+// dropOlder drops a record that the index does not name, since another segment has the block, too.
+// After a power failure that other one may be incomplete on the device. Then that one is dropped
+// instead, if this one is whole.
 func (l *Log) dropOlder(id hearth.ID, lost place) error {
 	l.step()
 	kept, ok := l.index.get(id, nil)
@@ -256,7 +256,7 @@ func (l *Log) dropOlder(id hearth.ID, lost place) error {
 	return err
 }
 
-// at is the segment in a slot; nil: its last record was dropped meanwhile.
+// at returns the segment in a slot; nil means that its last record was dropped meanwhile.
 func (l *Log) at(slot uint32) *segment {
 	if slots := *l.slots.Load(); int(slot) < len(slots) {
 		return slots[slot]
@@ -264,15 +264,15 @@ func (l *Log) at(slot uint32) *segment {
 	return nil
 }
 
-// stays reports whether a record will be there after a power failure. Only one that was
-// found has to be read for that: the power may have failed before all of it was written.
+// stays reports whether a record will be there after a power failure. A record that Open found is
+// read for that: the power may have failed before all of it was written.
 func (l *Log) stays(id hearth.ID, p place) bool {
 	s := l.at(p.slot)
 	return s != nil && (s.begun || l.whole(id, p)) && l.lasts(s)
 }
 
-// lasts has what was written to a segment on the device, if it is not. The caller has the
-// turn, or is Open.
+// lasts makes a segment durable, if it is not, and reports whether it is. The caller has the turn,
+// or is Open.
 func (l *Log) lasts(s *segment) bool {
 	s.mu.Lock()
 	lasts := s.lasts
@@ -304,7 +304,7 @@ func (l *Log) whole(id hearth.ID, p place) bool {
 	return r.fill(f, buf) == nil && r.verify(buf, s.salt) == nil
 }
 
-// trailer reads a segment's trailer. Format 0: there is none that fits the file.
+// trailer reads a segment's trailer. Format 0 means that there is none that fits the file.
 func (l *Log) trailer(s *segment, f *file) (seal, error) {
 	size, _, err := f.Stat()
 	if err != nil {
@@ -317,8 +317,8 @@ func (l *Log) trailer(s *segment, f *file) (seal, error) {
 	return t, nil
 }
 
-// contents is where a segment's records lie, where they end at most, and what seals
-// them: by its footer (whole) or, where that does not verify, by scanning.
+// contents are a segment's records, the most that they extend to, and its salt. They come from the
+// footer (whole) or, if that does not verify, from a scan.
 type contents struct {
 	notes []note
 	salt  uint64
@@ -349,8 +349,8 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 	return contents{notes: notes, salt: h.salt, end: roundUp(size, pageSize)}, err
 }
 
-// seal reads the header page's first or the trailer page's last bytes. A seal
-// that is absent or damaged has format 0; a newer one is an error.
+// seal reads the first bytes of the header page, or the last of the trailer page. A seal that is
+// absent or damaged has format 0; a newer one is an error.
 func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 	if off < 0 || off%pageSize != 0 {
 		return seal{}, nil
@@ -377,18 +377,18 @@ func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 	return s, nil
 }
 
-// scanWindow is read at once by scan: it jumps over the bytes of long blocks and
-// takes packed ones by the thousand.
+// scanWindow is how much scan reads at once: it skips the bytes of long blocks and takes packed
+// ones by the thousand.
 const scanWindow = 256 << 10
 
-// scan finds records by their headers. Behind a damaged one it goes on at each
-// unit; the salt keeps a block's own bytes from passing for a record.
+// scan finds records by their headers. Behind a damaged one it tries each unit; the salt keeps a
+// block's own bytes from passing for a record.
 func (l *Log) scan(f *file, salt uint64, size int64) ([]note, error) {
 	var notes []note
 	window := aligned(scanWindow)
 	var base, have int64
 	for at := int64(pageSize); at < size; {
-		// A header may not be cut by the window's end.
+		// A header must not be cut by the window's end.
 		if at < base || at+int64(headerSize(hearth.BlockSize)) > base+have && base+have < size {
 			base = at &^ (pageSize - 1)
 			have = min(scanWindow, size-base)

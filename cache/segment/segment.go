@@ -17,31 +17,31 @@ type segment struct {
 	number uint32 // in its name; a later segment has a larger one
 	slot   uint32 // its position in Log.slots
 	salt   uint64
-	begun  bool // by this process: no power has failed since
+	begun  bool // made by this process: no power cut since
 
-	// mu guards the rest. It is held across open, fstat and close of the file,
-	// which ask no device for data, and across nothing slower.
+	// mu guards the rest. It is held across open, fstat and close of the file, which need no data
+	// from the device, and across nothing slower.
 	mu     sync.Mutex
-	file   *file // nil: closed for now
+	file   *file // nil means closed for now
 	users  int   // of file
 	used   int64 // Log.clock when file was last asked for
 	sealed bool  // no more appends
-	bare   bool  // its footer could not be written
+	bare   bool  // the footer could not be written
 	gone   bool  // unlinked, or about to be
 	stuck  bool  // Compact cannot find its records
-	lasts  bool  // all that was written to it is on the device
-	// unindexed: there is no memory for its records. The index knows none of them, pages
-	// counts none, and their bytes are left alone but by Shed.
+	lasts  bool  // all written bytes are on the device
+	// unindexed means that there is no memory for its records: the index knows none of them, and
+	// pages counts none. Only Shed changes their bytes.
 	unindexed bool
-	records   int   // living
-	live      int64 // bytes of living records
+	records   int   // live ones
+	live      int64 // bytes of live records
 	allocated int64 // bytes, as last seen by fstat; counted in Log.used
-	// pages counts the living packed records on each page; nil while there are
-	// none. Invariant: a page without living records is punched or about to be.
+	// pages counts the live packed records on each page; nil while there are none. Invariant: a
+	// page without live records is punched or about to be.
 	pages []uint8
 
-	// Of who has Log.turn, for an unindexed one: only what is pinned is left as of the last
-	// look, or it cannot be read, which Recall found out.
+	// Both belong to the holder of Log.turn, and concern an unindexed segment. spared means that at
+	// the last look only pinned blocks were left, unread that Recall could not read it.
 	spared, unread bool
 }
 
@@ -53,7 +53,7 @@ type (
 
 func segmentPattern() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}\.segment$`) }
 
-// ours tells the names of a Log's files.
+// ours returns a function that reports whether a name is one of a Log's files.
 func ours() func(name string) bool {
 	segments := segmentPattern()
 	return func(name string) bool {
@@ -104,7 +104,7 @@ func (s *segment) release() {
 	}
 }
 
-// closeLocked closes the file; only now the space of an unlinked one is free.
+// closeLocked closes the file. Only this frees the space of an unlinked one.
 func (s *segment) closeLocked() {
 	if s.file != nil {
 		s.file.Close()
@@ -117,8 +117,8 @@ func (s *segment) closeLocked() {
 	}
 }
 
-// closeIdle closes the file that was not used for longest. Called after every
-// release while too many are open, so it need not find one each time.
+// closeIdle closes the least recently used idle file. It is called after every release while too
+// many are open, so it need not find one each time.
 func (l *Log) closeIdle() {
 	var oldest *segment
 	var when int64
@@ -155,8 +155,8 @@ func (s *segment) measure(f *file) (int64, error) {
 	return gained, nil
 }
 
-// sync makes the file durable. What was written through the page cache gets its
-// blocks only now, a few more or less than the file system had reckoned.
+// sync makes the file durable. Only now the file system allocates what was written through the page
+// cache: a few blocks more or less than it had reserved.
 func (s *segment) sync(f *file) error {
 	if err := f.Sync(); err != nil {
 		return err
@@ -165,8 +165,8 @@ func (s *segment) sync(f *file) error {
 	return err
 }
 
-// reservePages makes sure that packed records up to end can be counted. Nobody else
-// does so meanwhile: the caller has the turn, or is Open.
+// reservePages makes room to count packed records up to end. Nobody else does so meanwhile: the
+// caller has the turn, or is Open.
 func (s *segment) reservePages(end int64) bool {
 	s.mu.Lock()
 	n, had := int(roundUp(end, pageSize)/pageSize), len(s.pages)
@@ -174,7 +174,7 @@ func (s *segment) reservePages(end int64) bool {
 	if n <= had {
 		return true
 	}
-	if !s.log.pool.Claim(int64(n - had)) { // without the lock: others may have to give way
+	if !s.log.pool.Claim(int64(n - had)) { // without the lock: the Pool may make others give way
 		return false
 	}
 	s.log.pageBytes.Add(int64(n - had))
@@ -186,14 +186,14 @@ func (s *segment) reservePages(end int64) bool {
 	return true
 }
 
-// freePagesLocked gives the memory of the counts back.
+// freePagesLocked releases the memory of the counts.
 func (s *segment) freePagesLocked() {
 	s.log.pool.Unclaim(int64(len(s.pages)))
 	s.log.pageBytes.Add(-int64(len(s.pages)))
 	s.pages = nil
 }
 
-// add counts records as living, before the index knows them. Pages are reserved.
+// add counts a record as live, before the index knows it. Its pages are reserved.
 func (s *segment) add(length int, offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,9 +209,9 @@ func (s *segment) add(length int, offset int64) {
 // span is a range of bytes in a segment.
 type span struct{ off, n int64 }
 
-// subtract counts a record as dead and returns the pages that nobody needs now,
-// one range since only a record's first and last page are shared. last: it was
-// the last one of a sealed segment, which the caller has to retire.
+// subtract counts a record as dead and returns the pages that no record needs now. They are one
+// range, since only a record's first and last page are shared. last means that it was the last live
+// record of a sealed segment, which the caller must retire.
 func (s *segment) subtract(n note) (free span, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +234,7 @@ func (s *segment) subtract(n note) (free span, last bool) {
 	return free, s.emptyLocked()
 }
 
-// emptyLocked reports, once, that a sealed segment has no living records.
+// emptyLocked reports, once, that a sealed segment has no live records.
 func (s *segment) emptyLocked() bool {
 	if s.records > 0 || !s.sealed || s.gone {
 		return false
@@ -243,8 +243,8 @@ func (s *segment) emptyLocked() bool {
 	return true
 }
 
-// retire unlinks a segment that emptyLocked reported and returns the bytes freed
-// now; while somebody still reads it, the last release frees them.
+// retire unlinks a segment that emptyLocked reported and returns the bytes freed now. While it is
+// still read, the last release frees them.
 func (l *Log) retire(s *segment) (int64, error) {
 	err := l.dir.Remove(s.name())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -262,14 +262,14 @@ func (l *Log) retire(s *segment) (int64, error) {
 	return freed, err
 }
 
-// drop does what is due when the index forgot a record: note the death, punch
-// its pages or unlink the segment. It returns the bytes freed. They are freed also if
-// the note fails: without it the next Open finds a record whose bytes are zero.
+// drop completes an eviction after the index forgot the record: it writes a tombstone, and punches
+// the pages or unlinks the segment. It returns the bytes freed. They are freed even if the
+// tombstone fails: without it the next Open finds a record whose bytes are zero.
 func (l *Log) drop(id hearth.ID, p place) (freed int64, err error) {
 	l.ending.RLock()
 	defer l.ending.RUnlock()
 	if l.closed.Load() {
-		return 0, nil // found again by the next Open
+		return 0, nil // the next Open finds it again
 	}
 	s := (*l.slots.Load())[p.slot]
 	free, last := s.subtract(p.note(id))
@@ -285,11 +285,11 @@ func (l *Log) drop(id hearth.ID, p place) (freed int64, err error) {
 	return freed, err
 }
 
-// punch frees pages that nobody needs and returns the bytes that this gave back.
+// punch frees pages that no record needs and returns the bytes freed.
 func (s *segment) punch(free span) (int64, error) {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // its last record went meanwhile
+		return 0, nil // its last record was evicted meanwhile
 	}
 	if err != nil {
 		return 0, err
@@ -319,9 +319,9 @@ func (l *Log) takeSlot(s *segment) {
 	l.slots.Store(&slots)
 }
 
-// clearSlot frees the position of a segment that no entry of the index names. A
-// reader that looked an entry up before finds nothing here, or another segment
-// whose bytes do not verify; either way it asks the index again.
+// clearSlot frees the slot of a segment that no entry of the index names. A reader with an older
+// entry finds nothing here, or another segment whose bytes do not verify. Either way it asks the
+// index again.
 func (l *Log) clearSlot(s *segment) {
 	l.slotsMu.Lock()
 	defer l.slotsMu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// A segment whose records there is no memory for is unindexed as a whole. What it holds
-// counts in Used and is a miss; nobody punches, moves or unlinks it, but Shed when room
-// is needed. Recall indexes it once there is memory, at the latest the next Open does.
-// A block that is put again meanwhile has two records, of which the later one counts.
+// A segment is unindexed as a whole if there is no memory for its records. Its blocks count in Used
+// and are misses. Nothing punches, moves or unlinks it, except Shed when room is needed. Recall
+// indexes it once there is memory, or else the next Open does. A block that is put again meanwhile
+// has two records, of which the later one counts.
 
-// takeRoom gets the memory for the records of a segment, or leaves it unindexed. What was
-// unindexed counts as that until enter has put it all.
+// takeRoom reserves the memory for the records of a segment, or leaves it unindexed. A segment that
+// was unindexed counts as such until enter has put all.
 func (l *Log) takeRoom(s *segment, notes []note) bool {
 	var end int64
 	for _, n := range notes {
@@ -34,26 +34,27 @@ func (l *Log) takeRoom(s *segment, notes []note) bool {
 	return ok
 }
 
-// leaveLocked counts what is unindexed of a segment, instead of what was. Its mu is held.
+// leaveLocked counts these records of a segment as unindexed, in place of what counted before. The
+// caller holds s.mu.
 func (l *Log) leaveLocked(s *segment, notes []note) {
 	blocks, bytes := s.toIndexLocked()
 	s.unindexed, s.records, s.live = true, len(notes), 0
 	for _, n := range notes {
 		s.live += recordSize(int(n.length))
 	}
-	l.counters.unindexed.Add(int64(s.records) - blocks) // at once: others look
+	l.counters.unindexed.Add(int64(s.records) - blocks) // in one step, since others read it
 	l.counters.unindexedBytes.Add(s.live - bytes)
 }
 
-// uncountLocked is the inverse: nothing of the segment counts as living.
+// uncountLocked is the inverse: no record of the segment counts.
 func (l *Log) uncountLocked(s *segment) {
 	blocks, bytes := s.toIndexLocked()
 	l.counters.unindexed.Add(-blocks)
 	l.counters.unindexedBytes.Add(-bytes)
 }
 
-// toIndexLocked has a segment's records counted one by one from now on, and returns what
-// counts as unindexed until the caller takes it back. Its mu is held.
+// toIndexLocked makes a segment's records count one by one from now on. It returns what counts as
+// unindexed until the caller subtracts it. The caller holds s.mu.
 func (s *segment) toIndexLocked() (blocks, bytes int64) {
 	if s.unindexed {
 		blocks, bytes = int64(s.records), s.live
@@ -62,7 +63,7 @@ func (s *segment) toIndexLocked() (blocks, bytes int64) {
 	return blocks, bytes
 }
 
-// unindexed are the segments that are, the oldest first. They stay so, and there, while
+// unindexed returns the unindexed segments, the oldest first. They stay unindexed, and there, while
 // the caller has the turn.
 func (l *Log) unindexed() (all []*segment) {
 	if l.counters.unindexed.Load() == 0 {
@@ -82,7 +83,7 @@ func (l *Log) unindexed() (all []*segment) {
 	return all
 }
 
-// living reads which records of a segment live, as the notes of deaths have it.
+// living reads which records of a segment live: those without a tombstone.
 func (l *Log) living(s *segment, f *file, dead []death) (contents, error) {
 	t, err := l.trailer(s, f)
 	if err != nil {
@@ -93,7 +94,7 @@ func (l *Log) living(s *segment, f *file, dead []death) (contents, error) {
 	return c, err
 }
 
-// deathsOf reads the notes of deaths of some segments.
+// deathsOf reads the tombstones of some segments.
 func (l *Log) deathsOf(segments ...*segment) (map[uint32][]death, error) {
 	of := make(map[uint32]bool, len(segments))
 	for _, s := range segments {
@@ -102,14 +103,14 @@ func (l *Log) deathsOf(segments ...*segment) (map[uint32][]death, error) {
 	return l.deaths.about(func(number uint32) bool { return of[number] })
 }
 
-// Recall indexes what Open had no memory for, the newest segments first, until memory
-// or ctx ends; what was done by then counts. It keeps Append waiting meanwhile.
+// Recall indexes the segments that Open had no memory for, the newest first, until memory or ctx
+// ends. What was done by then counts. It keeps Append waiting meanwhile.
 func (l *Log) Recall(ctx context.Context) error {
 	if l.counters.unindexed.Load() == 0 {
 		return nil
 	}
 	if err := l.wait(ctx); err != nil {
-		return nil // another time
+		return nil // a later call tries again
 	}
 	defer func() { <-l.turn }()
 	due := l.unindexed()
@@ -128,22 +129,22 @@ func (l *Log) Recall(ctx context.Context) error {
 			continue
 		}
 		if err := l.recallLocked(ctx, s, dead[s.number]); err != nil {
-			s.unread = true // one bad sector is told of once
+			s.unread = true // one bad sector is reported once
 			return err
 		}
 	}
 	return nil
 }
 
-// affords asks for the memory of a segment's records before they are read.
+// affords reports whether there is memory for a segment's records, before they are read.
 func (l *Log) affords(s *segment) bool {
 	s.mu.Lock()
 	records, pages := int64(s.records), s.allocated/pageSize
 	s.mu.Unlock()
-	// Eviction leaves the tables' memory as it is; they do not fill up evenly.
+	// Eviction leaves the tables' memory as it is, and they do not fill up evenly.
 	x := l.index
 	free := (x.bytes.Load()/entrySize*9/10 - x.count.Load()) * 3 / 4
-	// An entry takes up to 40 bytes; a table that grows is there twice for a moment.
+	// An entry takes up to 40 bytes; a growing table is there twice for a moment.
 	n := max(0, records-free)*entrySize*10/8 + pages
 	if records > free {
 		n += x.bytes.Load() / int64(len(x.shards)) * 5 / 4
@@ -177,15 +178,15 @@ func (l *Log) recallLocked(ctx context.Context, s *segment, dead []death) error 
 		_, err := l.giveUp(s)
 		return err
 	}
-	return l.enter(s, notes) // without doubles that takes memory only
+	return l.enter(s, notes) // without doubles this only takes memory
 }
 
-// doublesAtOnce is how many records buryDoubles looks at between two looks at its context:
-// as many punches take a disk some milliseconds.
+// doublesAtOnce is how many records buryDoubles handles between two looks at its context: as many
+// punches take a disk some milliseconds.
 const doublesAtOnce = 256
 
-// buryDoubles notes as dead what an unindexed segment has of blocks that were put again
-// meanwhile, and returns the other records. Not done: ctx ended it, after some at least.
+// buryDoubles writes tombstones for the records of an unindexed segment whose blocks were put again
+// meanwhile, and returns the other records. done is false if ctx ended it, after at least some.
 func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []note) (others []note, done bool, err error) {
 	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
 	at := int64(pageSize)
@@ -212,7 +213,7 @@ func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []note
 	return others, true, nil
 }
 
-// buryDoublesAmong does so with some records, which have pages for themselves.
+// buryDoublesAmong is buryDoubles for some records, which share their pages with no others.
 func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (alive []note, err error) {
 	var units []uint32
 	var bytes int64
@@ -240,8 +241,8 @@ func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (al
 	return alive, err
 }
 
-// hasDouble reports whether the index names another record of a block which is there after
-// a power failure. If it is not, this one counts, and no other is left.
+// hasDouble reports whether the index names another record of a block, one that outlives a power
+// failure. If that one does not, this one counts, and the other is dropped.
 func (l *Log) hasDouble(id hearth.ID, p place) bool {
 	kept, ok := l.index.get(id, nil)
 	if !ok {
@@ -257,7 +258,7 @@ func (l *Log) hasDouble(id hearth.ID, p place) bool {
 	return false
 }
 
-// dieUnindexed notes that records of an unindexed segment are dead.
+// dieUnindexed writes tombstones for records of an unindexed segment.
 func (l *Log) dieUnindexed(s *segment, units []uint32, bytes int64) error {
 	if err := l.deaths.addAll(s.number, units, s.salt); err != nil {
 		return err
@@ -271,9 +272,9 @@ func (l *Log) dieUnindexed(s *segment, units []uint32, bytes int64) error {
 	return nil
 }
 
-// Shed gives up what is not indexed of one segment, the oldest first, but for what is
-// pinned, and returns how many blocks that were; nil pins none. 0: nothing is left that
-// may go. A device's error is returned as one of Evict.
+// Shed evicts the unindexed blocks of one segment, the oldest first, except pinned ones, and
+// returns how many these were. A nil pinned pins none. 0 means that nothing is left that may go. An
+// error of the device is reported as by Evict.
 func (l *Log) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 	if l.counters.unindexed.Load() == 0 {
 		return 0
@@ -297,7 +298,7 @@ func (l *Log) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 		}
 		s.spared = true
 	}
-	for _, s := range all { // what is pinned may be another when somebody asks again
+	for _, s := range all { // at the next call other blocks may be pinned
 		s.spared = false
 	}
 	return 0
@@ -357,8 +358,8 @@ func (l *Log) giveUp(s *segment) (blocks int64, err error) {
 	return blocks, err
 }
 
-// buryUnindexed notes that a record of an unindexed segment is dead: its bytes are bad. Its pages
-// are given back by the next Open. False: the segment is indexed, or the record is.
+// buryUnindexed writes a tombstone for a record of an unindexed segment whose bytes are bad. The
+// next Open frees its pages. false means that the segment or the record is indexed.
 func (l *Log) buryUnindexed(s *segment, n note) (bool, error) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
