@@ -15,12 +15,11 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// Check reads each held block of the objects from version on and compares it with
-// its record, and looks at every record and sidecar header. What writers and eviction
-// do meanwhile is no damage. With r.Repair a bad block is dropped as a reader drops
-// it, an object without a readable sidecar as a whole. passed, which may be nil, is
-// told of each object that is done. Unindexed objects are not looked at: r.Unindexed
-// counts their blocks.
+// Check reads each held block of the objects from version on and compares it with its record. It
+// also checks every record and sidecar header. What writers and eviction do meanwhile is not
+// damage. With r.Repair a bad block is dropped, as by a reader, and an object without a readable
+// sidecar as a whole. passed, if not nil, is called for each object that is done. Unindexed objects
+// are not checked: r.Unindexed counts their blocks.
 func (f *Files) Check(ctx context.Context, r *check.Run, from [16]byte, passed func(version [16]byte)) error {
 	f.mu.Lock()
 	due := make([][16]byte, 0, len(f.objects))
@@ -72,12 +71,12 @@ func (f *Files) checkObject(ctx context.Context, r *check.Run, version [16]byte)
 	}
 }
 
-// damage reports whether an error says that bytes are not what was written, or that
-// the device cannot give them back.
+// damage reports whether an error means that bytes are not what was written, or that the device
+// cannot read them.
 func damage(err error) bool { return errors.Is(err, errDamaged) || errors.Is(err, unix.EIO) }
 
-// checkHeader reads a sidecar's header, twice before it believes that it is bad: it
-// may only just be made. there: it is good, and so are the blocks worth a look.
+// checkHeader reads a sidecar's header, and a bad one twice: it may just be being made. there means
+// that it is good, so that the blocks are worth a check.
 func (f *Files) checkHeader(r *check.Run, version [16]byte) (there bool, bad *check.Finding, err error) {
 	x := &object{version: version}
 	var cause error
@@ -105,7 +104,7 @@ func (f *Files) checkHeader(r *check.Run, version [16]byte) (there bool, bad *ch
 		f.noteDamage(x.sumsName(), -1, cause, 1)
 		f.mu.Lock()
 		present := f.objects[version]
-		finding.Repaired = present == nil || present.doomed // as soon as nobody reads it
+		finding.Repaired = present == nil || present.doomed // unlinked as soon as nobody reads it
 		f.mu.Unlock()
 	}
 	return false, &finding, nil
@@ -128,8 +127,8 @@ func (f *Files) headerOf(x *object) error {
 	return nil
 }
 
-// readPages reads n bytes at off of a file below dir from the device, past the page
-// cache where it can; fewer at the file's end.
+// readPages reads n bytes at off of a file below dir, past the page cache if possible. It returns
+// fewer at the file's end.
 func readPages(dir int, name string, off int64, n int) ([]byte, error) {
 	from := off &^ (align - 1)
 	buf := device.Aligned(alignUp(int(off-from) + n))
@@ -162,7 +161,7 @@ func readPast(dir int, name string, buf []byte, off int64) (int, error) {
 	return 0, unix.EINVAL
 }
 
-// blockCheck is the check of one block; it holds its object only while it runs.
+// blockCheck is the check of one block. It holds its object only while it runs.
 type blockCheck struct {
 	files *Files
 	r     *check.Run
@@ -212,15 +211,15 @@ func (s *blockCheck) run(ctx context.Context, version [16]byte) error {
 }
 
 const (
-	// busyWait is a moment for who writes into a block's extent, busyTries how many of
-	// them a check gives him: two seconds.
+	// busyWait is a short wait for a writer in a block's extent. busyTries is how many of them a
+	// check allows: two seconds in all.
 	busyWait  = 20 * time.Millisecond
 	busyTries = 100
 )
 
-// CheckBlock reads one block, if it is held, and compares it with its record as Check
-// does; held: it is there, or was and is not what was written, which is told. With an
-// extent's first block it looks at the names and the header of the object's files.
+// CheckBlock reads one block, if it is held, and compares it with its record as Check does. held
+// means that the block is there, or was and is damaged, which is reported. With the first block of
+// an extent it also checks the names and the header of the object's files.
 func (f *Files) CheckBlock(ctx context.Context, r *check.Run, b hearth.Block) (held bool, err error) {
 	version := b.Object.Version
 	if !f.stands(version) {
@@ -253,7 +252,7 @@ func (f *Files) CheckBlock(ctx context.Context, r *check.Run, b hearth.Block) (h
 	return true, fmt.Errorf("check block %d of %s: %w", b.Index, f.path((&object{version: version}).dataName()), ErrBusy)
 }
 
-// stands reports whether an object is held, and not about to go.
+// stands reports whether an object is held, and not being removed.
 func (f *Files) stands(version [16]byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,8 +260,8 @@ func (f *Files) stands(version [16]byte) bool {
 	return x != nil && !x.unmade && !x.reaping && !x.doomed && !f.closed
 }
 
-// checkFiles tells of an object whose files lost their names, so that what is held of
-// it is gone at the next start, or whose sidecar is not its own.
+// checkFiles reports an object whose sidecar is not its own, or whose files lost their names. The
+// blocks of such an object are gone at the next start.
 func (f *Files) checkFiles(ctx context.Context, r *check.Run, version [16]byte) error {
 	if err := r.Read(ctx, headerSize); err != nil {
 		return err
@@ -292,7 +291,7 @@ func (f *Files) checkFiles(ctx context.Context, r *check.Run, version [16]byte) 
 	return errors.Join(err, failed)
 }
 
-// seen is what the index says of a block, and whether somebody is at it.
+// seen is the index entry of a block, and whether its extent is being written or punched.
 type seen struct {
 	held, busy bool
 	holes      uint64
@@ -304,8 +303,8 @@ func (s *blockCheck) seen(x *object) seen {
 	return seen{x.holds(s.index), x.extents[s.index/hearth.ExtentBlocks].writers != 0, x.holes}
 }
 
-// look reads the block's record and bytes. Bad is what stays so while nobody changes
-// the object; an error says nothing about them.
+// look reads the block's record and bytes. bad is damage that was there while nobody changed the
+// object; an error says nothing about the block.
 func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64, err error) {
 	f := s.files
 	before := s.seen(x)
@@ -332,7 +331,7 @@ func (s *blockCheck) look(x *object, buf []byte) (bad *check.Finding, read int64
 	switch {
 	case !s.r.Repair:
 	case before.held:
-		_ = f.lose(x, s.index, before.holes, cause) // it is told of here
+		_ = f.lose(x, s.index, before.holes, cause) // it is reported here
 		finding.Repaired = s.gone(x)
 	default:
 		finding.Repaired = s.clear(x)
@@ -372,14 +371,14 @@ func (s *blockCheck) verify(x *object, held bool, buf []byte) (cause error, name
 	return err, x.dataName(), start
 }
 
-// gone: a block that was lost is not found again by the next start. Its bytes may stay
-// where they are, but its record does not.
+// gone reports that the next start does not find a lost block again. Its bytes may stay, but its
+// record does not.
 func (s *blockCheck) gone(x *object) bool {
 	text, err := readPages(s.files.dir, x.sumsName(), recordOffset(s.index), recordSize)
 	return err == nil && check.Zero(text) || s.seen(x).held // written again meanwhile
 }
 
-// clear makes the record of a block that is not held a record of none.
+// clear zeroes the record of a block that is not held.
 func (s *blockCheck) clear(x *object) bool {
 	f := s.files
 	e := &x.extents[s.index/hearth.ExtentBlocks]

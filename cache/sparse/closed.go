@@ -18,14 +18,12 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// leakMost is how much more than its blocks a file may occupy before it is worth a
-// line: a write that was cut short leaves an extent at most, and the next use of the
-// file gives it back.
+// leakMost is how many bytes a file may occupy beyond its blocks, before that is reported. A write
+// that was cut short leaves at most an extent, and the next use of the file frees it.
 const leakMost = hearth.ExtentBlocks * hearth.BlockSize
 
-// CheckClosed checks a directory that no Files has open, and that the caller has the
-// lock of: what Files.Check does, FORMAT, names, and halves of pairs. Without
-// r.Repair nothing is changed.
+// CheckClosed checks a directory that no Files has open; the caller holds its lock. It checks what
+// Files.Check does, and FORMAT, names, and halves of pairs. Without r.Repair nothing is changed.
 func CheckClosed(ctx context.Context, dir string, r *check.Run) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -66,7 +64,7 @@ type closed struct {
 	ask   func(fd int) readers
 }
 
-// tell tells of a finding, after mend where it is to be repaired.
+// tell reports a finding, after its repair if r.Repair is set.
 func (c *closed) tell(f check.Finding, mend func() error) {
 	f.Repaired = c.r.Repair && f.Kind != check.Refused && mend() == nil
 	c.r.Tell(f)
@@ -74,7 +72,7 @@ func (c *closed) tell(f check.Finding, mend func() error) {
 
 func (c *closed) full(name string) string { return filepath.Join(c.path, name) }
 
-// format looks at FORMAT; false: all of it is a newer version's.
+// format checks FORMAT; ok is false if a newer version wrote the directory.
 func (c *closed) format() (ok bool, err error) {
 	name := c.full(formatName)
 	text, err := os.ReadFile(name)
@@ -107,7 +105,7 @@ func (c *closed) names() error {
 	for _, e := range entries {
 		name := e.Name()
 		version, data, ours := parseName(name)
-		remove := func() error { return os.Remove(c.full(name)) } // what somebody put into a directory stays
+		remove := func() error { return os.Remove(c.full(name)) } // a directory with content stays
 		switch {
 		case ours && e.Type().IsRegular():
 			h := c.found[version]
@@ -128,7 +126,7 @@ func (c *closed) names() error {
 func (c *closed) object(x *object) error {
 	c.r.Files.Add(1)
 	h := c.found[x.version]
-	give := func() error { // both halves, whichever there is
+	give := func() error { // both halves, or the one that there is
 		for _, name := range []string{x.dataName(), x.sumsName()} {
 			if err := unix.Unlinkat(c.dir, name, 0); err != nil && err != unix.ENOENT {
 				return err
@@ -168,8 +166,8 @@ func (c *closed) object(x *object) error {
 	return c.pair(x, head.size, give)
 }
 
-// pair opens both files; a check that changes nothing opens them for reading. What a
-// mount's readers have open, who may outlive its node, is given up by unlink alone.
+// pair opens both files, for reading only without repair. Readers of a mount may outlive its node:
+// a file that they have open is removed only by unlink.
 func (c *closed) pair(x *object, size int64, give func() error) error {
 	access := unix.O_RDONLY
 	if c.r.Repair {
@@ -186,12 +184,12 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = data.Close() }() // what is repaired in it is synced
+	defer func() { _ = data.Close() }() // repairs in it are synced
 	sums, err := open(x.sumsName())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sums.Close() }() // what is repaired in it is synced
+	defer func() { _ = sums.Close() }() // repairs in it are synced
 	x.lent = c.r.Repair && c.ask(int(data.Fd())) != noReaders
 	st, err := stat(data)
 	if err != nil {
@@ -200,7 +198,7 @@ func (c *closed) pair(x *object, size int64, give func() error) error {
 	if st.Size != size {
 		kind := check.Damaged
 		if st.Size == 0 {
-			kind = check.Leftover // made, and no more
+			kind = check.Leftover // made, but never written
 		}
 		c.tell(check.InFile(kind, data.Name(), -1, fmt.Sprintf("it has %d bytes, its object %d", st.Size, size)),
 			func() error {
@@ -231,8 +229,8 @@ func stat(f *os.File) (st unix.Stat_t, err error) {
 	return st, nil
 }
 
-// blocks checks each record and the block that it speaks of. held are the blocks that
-// stay, right or not; known: no others have a record.
+// blocks checks each record and its block. held are the blocks that stay, right or not. known means
+// that no others have a record.
 func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool, known bool, err error) {
 	const batch = 448
 	held, known = map[int64]bool{}, true
@@ -263,10 +261,10 @@ func (c *closed) blocks(x *object, data, sidecar *os.File) (held map[int64]bool,
 	return held, known, nil
 }
 
-// block checks a block that has a record; stays: it was not made one of none.
+// block checks a block that has a record. stays is false if its record was cleared.
 func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.File) (stays bool, err error) {
 	stays = true
-	forget := func() error { // the record first: it must never speak of a hole
+	forget := func() error { // the record first: it must never stand for a hole
 		var none [recordSize]byte
 		if err := pwrite(int(sidecar.Fd()), none[:], recordOffset(index)); err != nil {
 			return err
@@ -306,9 +304,9 @@ func (c *closed) block(x *object, index int64, record []byte, data, sidecar *os.
 	return stays, nil
 }
 
-// leak looks for bytes that no record speaks of.
+// leak looks for bytes that have no record.
 func (c *closed) leak(x *object, held map[int64]bool, data *os.File) error {
-	st, err := stat(data) // again: bad blocks were given back
+	st, err := stat(data) // again: bad blocks were freed
 	if err != nil {
 		return err
 	}
@@ -318,7 +316,7 @@ func (c *closed) leak(x *object, held map[int64]bool, data *os.File) error {
 	}
 	c.tell(check.InFile(check.Leftover, data.Name(), -1, fmt.Sprintf("%d bytes of it are no block's and were not given back", leaked)), func() error {
 		if x.lent {
-			return ErrLent // the next use of the file gives them back, once its readers have gone
+			return ErrLent // the next use of the file frees them, once its readers are gone
 		}
 		for i := range x.blocks() {
 			if !held[i] {
@@ -332,7 +330,7 @@ func (c *closed) leak(x *object, held map[int64]bool, data *os.File) error {
 	return nil
 }
 
-// punchRange makes a hole; a file system that cannot is no error.
+// punchRange makes a hole. It is no error if the file system cannot.
 func punchRange(fd int, off, n int64) error {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	for {

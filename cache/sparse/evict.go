@@ -7,19 +7,19 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// Candidate is one thing that eviction can give up.
+// Candidate is one unit that may be evicted.
 type Candidate struct {
 	// ID is the first block of an extent, or of an object.
 	ID hearth.ID
-	// Size is about what giving it up frees, in bytes.
+	// Size estimates what its eviction frees, in bytes.
 	Size int64
-	// State is the policy's.
+	// State is the eviction policy's word.
 	State uint32
-	// Whole: the unit is the object, since its file is whole and not Options.Shared.
+	// Whole means that the unit is the object: its file is whole, and Options.Shared is not set.
 	Whole bool
 }
 
-// Evict gives a candidate up and returns the bytes that this freed by now.
+// Evict evicts a candidate and returns the bytes that this freed by now.
 func (f *Files) Evict(c Candidate) (freed int64) {
 	if c.Whole {
 		return f.EvictObject(c.ID.Version)
@@ -27,10 +27,10 @@ func (f *Files) Evict(c Candidate) (freed int64) {
 	return f.EvictExtent(c.ID)
 }
 
-// EvictExtent punches the extent that a block lies in. An object that became
-// whole meanwhile goes as a whole, without Options.Shared, and so does one of which
-// the file system cannot tell whether somebody reads it. It does nothing, and returns
-// 0, while the extent is being written or somebody has the file open.
+// EvictExtent punches the extent of a block. Without Options.Shared it evicts an object as a whole
+// if that became whole meanwhile. It does so, too, if the file system cannot tell whether the file
+// is read. It does nothing, and returns 0, while the extent is being written or the file is open
+// elsewhere.
 func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	x, err := f.acquire(context.Background(), id.Version)
 	if err != nil {
@@ -64,16 +64,16 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 		x.extents[id.Extent()].writers = 0
 		f.mu.Unlock()
 	}
-	freed += f.unpin(x)                           // the last extent takes the files along
+	freed += f.unpin(x)                           // the last extent removes the files
 	if whole || filled && claimed && freed == 0 { // the file system punches no holes
 		return f.EvictObject(id.Version)
 	}
 	return freed
 }
 
-// EvictObject unlinks an object as soon as no call uses it and nobody has its file
-// open, and returns what that freed by now: 0 if somebody else will be the last.
-// Until then its bytes count in Used, and a reader of a handed-out file is served.
+// EvictObject unlinks an object once no call uses it and nobody has its file open, and returns the
+// bytes that this freed by now: 0 if others are still to finish. Until then its bytes count in
+// Used, and a reader of a lent file is served.
 func (f *Files) EvictObject(version [16]byte) (freed int64) {
 	f.mu.Lock()
 	x := f.objects[version]
@@ -98,14 +98,13 @@ func (f *Files) EvictObject(version [16]byte) (freed int64) {
 	return f.unpin(x)
 }
 
-// punch makes blocks of which the index knows nothing any more into holes: the records
-// first, so that no record ever speaks of a hole. Where somebody may read the file by
-// himself the bytes stay. The caller holds a ref and the claim on their extents, and
-// since blocks are missing the file is lent to nobody meanwhile.
+// punch makes holes of blocks that the index has forgotten: the records first, so that no record
+// ever stands for a hole. If the file may be read directly the bytes stay. The caller holds a ref
+// and the claim on their extents. The file is not lent meanwhile, since blocks are missing.
 func (f *Files) punch(x *object, r run, who readers) (freed int64) {
 	var zeros [hearth.ExtentBlocks * recordSize]byte
 	if err := pwrite(x.handle.sums, zeros[:r.n*recordSize], recordOffset(r.first)); err != nil {
-		f.counts.errors.Add(1) // then the record outlives its data, and the next reader finds out
+		f.counts.errors.Add(1) // then the record outlives its data, and the next reader finds that out
 	}
 	if who == noReaders {
 		f.punchData(x, r.first, int64(r.n))
@@ -113,17 +112,16 @@ func (f *Files) punch(x *object, r run, who readers) (freed int64) {
 	return max(-f.settle(x), 0) // other writers of the object may outgrow it
 }
 
-// punchData gives the bytes of n blocks back to the file system, with the odd
-// end of the last one.
+// punchData gives the bytes of n blocks back to the file system, also the odd end of the last one.
 func (f *Files) punchData(x *object, first, n int64) {
 	if punchRange(x.handle.data, first*hearth.BlockSize, n*hearth.BlockSize) != nil {
 		f.counts.errors.Add(1)
 	}
 }
 
-// Sample draws up to n candidates, pseudo-random by r, one by one and each unit
-// alike: extents, and whole files without Options.Shared. What is handed out is not
-// among them. each is called without locks.
+// Sample draws up to n candidates, pseudo-random by r, one by one and each unit with the same
+// chance. Units are extents, and whole files without Options.Shared. Lent files are not drawn. each
+// is called without locks.
 func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 	drawn := make([]Candidate, 0, n)
 	f.mu.Lock()
@@ -139,11 +137,10 @@ func (f *Files) Sample(r uint64, n int, each func(Candidate)) {
 	}
 }
 
-// candidate draws one unit of the object. Without an index it can only guess
-// that an extent holds something; evicting it loads the index. Of a whole file's
-// extents each was used when the file was, since hand-outs tell of no extent; once
-// one is gone the others are judged by their own uses, so that they are likely to go
-// before extents of files that are still whole.
+// candidate draws one unit of the object. Without an index it can only guess that an extent holds
+// something; the eviction loads the index. For an extent of a whole file the file's last use
+// counts, since reads of a lent file note no extent. Once an extent is gone, the others are judged
+// by their own uses. So they are likely to go before extents of files that are still whole.
 func (x *object) candidate(r uint64, single bool) Candidate {
 	c := Candidate{ID: x.id(0), Size: x.alloc, State: x.state, Whole: single}
 	if single {

@@ -22,9 +22,9 @@ import (
 //	header  0 magic  8 format version (4)  16 Version (16)  32 object size (8)  56 checksum of 0..56
 //	record  0 state (1: held)  8 sixteen piece checksums  136 checksum of 0..136, seeded by Version and index
 //
-// Checksums are XXH3-64. In every format to come the header keeps magic, version
-// and checksum at these places, so that a newer one is told from a damaged one.
-// The seed makes a record valid at its own place only.
+// Checksums are XXH3-64. In every later format the header keeps magic, version and checksum at
+// these places, so that a newer file is not taken for a damaged one. The seed makes a record valid
+// only at its own place.
 const (
 	formatVersion = 1
 	headerSize    = 64
@@ -38,31 +38,30 @@ const (
 	formatLine    = "hearth sparse %d %016x\n" // format, sum
 )
 
-// errDamaged says that bytes on disk are not what was written.
+// errDamaged means that bytes on disk are not what was written.
 var errDamaged = errors.New("damaged")
 
-// FormatError says that a file was written by a newer version of Hearth.
+// FormatError means that a file was written by a newer version of Hearth.
 type FormatError = device.FormatError
 
 func newer(file string, format uint32) error {
 	return &FormatError{File: file, Format: format, Known: formatVersion}
 }
 
-// Needs is what an object of so many bytes takes on disk: its data and its sidecar.
+// Needs returns the bytes that an object of a size takes on disk: its data and its sidecar.
 func Needs(size int64) int64 {
 	page := func(n int64) int64 { return (n + 4095) &^ 4095 }
 	return page(size) + page(headerSize+recordSize*((size+hearth.BlockSize-1)/hearth.BlockSize))
 }
 
-// formatText is what FORMAT holds. The sum keeps a flipped bit from looking like a
-// newer format; every later format has it.
+// formatText returns the content of FORMAT. With the sum a flipped bit does not look like a newer
+// format; every later format has it.
 func formatText(format uint32) string {
 	return fmt.Sprintf(formatLine, format, xxh3.HashString(fmt.Sprint(format)))
 }
 
-// checkFormat refuses a directory of a newer format and marks a new one. A
-// FORMAT that cannot be understood is written anew: every sidecar says its
-// format again.
+// checkFormat refuses a directory of a newer format and marks a new one. A FORMAT that cannot be
+// parsed is written anew: every sidecar holds its format, too.
 func checkFormat(dir string, mended device.Mended) error {
 	name := filepath.Join(dir, formatName)
 	if err := device.ClearWay(name, false, mended); err != nil {
@@ -109,8 +108,8 @@ func (h header) encode() []byte {
 	return b
 }
 
-// decodeHeader gives errDamaged for what was never written by us; a format newer
-// than ours is for the caller to refuse, its other fields mean nothing then.
+// decodeHeader returns errDamaged for bytes that no Hearth wrote. The caller refuses a newer
+// format; then the other fields mean nothing.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < headerSize || string(b[:8]) != magic ||
 		binary.LittleEndian.Uint64(b[56:]) != xxh3.Hash(b[:56]) {
@@ -147,7 +146,7 @@ func encodeRecord(b []byte, id hearth.ID, s *sums) {
 	binary.LittleEndian.PutUint64(b[ownSumAt:], recordSum(b, id))
 }
 
-// decodeRecord reports whether b is a valid record of the block, and its sums.
+// decodeRecord reports whether b is a valid record of the block, and sets s to its sums.
 func decodeRecord(b []byte, id hearth.ID, s *sums) bool {
 	if b[0] != stateHeld || binary.LittleEndian.Uint64(b[ownSumAt:]) != recordSum(b, id) {
 		return false
@@ -165,9 +164,9 @@ func recordSum(b []byte, id hearth.ID) uint64 {
 
 func recordOffset(index int64) int64 { return headerSize + index*recordSize }
 
-// readRecords calls held for each valid record among the first blocks of a
-// sidecar and returns how many were damaged. What is torn off at the end is not
-// held, and not damage: the file was cut, or its writer was.
+// readRecords calls held for each valid record among the first blocks of a sidecar, and returns how
+// many were damaged. Records torn off at the end are not held, and not damage: the file, or its
+// writer, was cut short.
 func readRecords(sidecar io.ReaderAt, version [16]byte, blocks int64, held func(index int64)) (damaged int64, err error) {
 	const batch = 448 // records in 63 KiB
 	buf := make([]byte, min(batch, blocks)*recordSize)

@@ -13,9 +13,8 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// Get returns bytes [off, off+n) of a block, verified, or ErrMiss. It may wait
-// for memory and for another caller who opens the same object, no longer than ctx
-// lets it.
+// Get returns bytes [off, off+n) of a block, verified, or ErrMiss. It may wait for memory, and for
+// another caller that opens the same object, at most until ctx ends.
 func (f *Files) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	x, err := f.acquire(ctx, b.Object.Version)
 	if err != nil {
@@ -37,15 +36,14 @@ func (f *Files) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.Vi
 type span struct {
 	index  int64
 	off, n int
-	// hit: the policy is told.
+	// hit means that the policy counts the read as a use.
 	hit bool
-	// flushed: the page cache was written and dropped before, so that even a
-	// buffered read comes from the device.
+	// flushed means that the page cache was written and dropped before, so that even a buffered
+	// read comes from the device.
 	flushed bool
 }
 
-// read reads the pieces that cover s, verifies them and lends the range. The
-// caller holds a ref.
+// read reads the pieces that cover s, verifies them and lends the range. The caller holds a ref.
 func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, error) {
 	holes, known, err := f.hit(x, s)
 	if err != nil {
@@ -86,7 +84,7 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 	return got, nil
 }
 
-// hit looks the block up. known: it was verified already.
+// hit looks the block up. known means that it was verified already.
 func (f *Files) hit(x *object, s span) (holes uint64, known bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,8 +103,8 @@ func (f *Files) hit(x *object, s span) (holes uint64, known bool, err error) {
 	return x.holes, e.good&bit(s.index) != 0, nil
 }
 
-// readRecord reads a block's record; this costs a microsecond from the page
-// cache, and saves 128 bytes of memory per block.
+// readRecord reads a block's record. That costs a microsecond from the page cache, and saves 128
+// bytes of memory per block.
 func (f *Files) readRecord(x *object, index int64, s *sums) error {
 	var buf [recordSize]byte
 	n, err := descriptor(x.handle.sums).ReadAt(buf[:], recordOffset(index))
@@ -122,11 +120,11 @@ func (f *Files) readRecord(x *object, index int64, s *sums) error {
 	return fmt.Errorf("record in %s: %w", x.sumsName(), err)
 }
 
-// readData reads n bytes into buf, which is longer by what O_DIRECT asks for.
+// readData reads n bytes into buf, which is longer, as O_DIRECT needs.
 func (f *Files) readData(x *object, buf []byte, off int64, n int) (direct bool, err error) {
 	got, err := pread(x.handle.data, buf, off)
 	direct = x.handle.direct
-	if direct && err == unix.EINVAL { // opened, but not for this length or memory
+	if direct && err == unix.EINVAL { // opened, but refused for this length or memory
 		direct = false
 		f.direct.Store(false)
 		var plain int
@@ -141,8 +139,8 @@ func (f *Files) readData(x *object, buf []byte, off int64, n int) (direct bool, 
 	return direct, err
 }
 
-// openPlain opens the data file without O_DIRECT. The name is the object's as
-// long as the caller holds a ref.
+// openPlain opens the data file without O_DIRECT. The name stays the object's as long as the caller
+// holds a ref.
 func (f *Files) openPlain(x *object) (int, error) {
 	return unix.Openat(f.dir, x.dataName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
@@ -156,7 +154,7 @@ func matches(data []byte, want []uint64) bool {
 	return true
 }
 
-// vouch notes that all of a block was read from the device and found right.
+// vouch notes that a whole block was read from the device and found right.
 func (f *Files) vouch(x *object, index int64, holes uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,11 +163,10 @@ func (f *Files) vouch(x *object, index int64, holes uint64) {
 	}
 }
 
-// lose drops a block whose bytes or record are not what was written, or cannot
-// be read. If the index changed while they were read, they may just have been
-// punched: a miss. The bytes of a file that somebody may read stay where they are.
-// Damage is a miss too; an error of the device is told, since a device that fails
-// often is to be given up.
+// lose drops a block whose bytes or record are damaged, or cannot be read. If the index changed
+// during the read, the bytes may just have been punched: a miss. The bytes of a file that may be
+// read directly stay. Damage is a miss, too. An error of the device is returned, since a device
+// that fails often is to be ejected.
 func (f *Files) lose(x *object, index int64, holes uint64, err error) error {
 	f.mu.Lock()
 	if x.holes != holes || !x.holds(index) {

@@ -6,14 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// align is what O_DIRECT wants of offsets, lengths and memory on every device.
+// align is what O_DIRECT needs for offsets, lengths and memory on every device.
 const align = 4096
 
 func alignUp(n int) int { return (n + align - 1) &^ (align - 1) }
 
-// handle is the pair of descriptors of one object. They are bare numbers: a
-// handle is closed only by whoever took it out of its object while nobody held a
-// ref.
+// handle is the pair of descriptors of one object. They are bare numbers: a handle is closed only
+// by the goroutine that took it out of its object while nobody held a ref.
 type handle struct {
 	data, sums int
 	direct     bool // data is O_DIRECT
@@ -39,13 +38,13 @@ func pread(fd int, p []byte, off int64) (int, error) {
 		}
 		done += n
 		if n == 0 || done%align != 0 {
-			break // the end: a direct read cannot go on at an odd offset anyway
+			break // the end: a direct read could not go on at an odd offset anyway
 		}
 	}
 	return done, nil
 }
 
-// descriptor makes a descriptor an io.ReaderAt for the decoder.
+// descriptor makes a descriptor an io.ReaderAt.
 type descriptor int
 
 // ReadAt reads without alignment, so the descriptor must not be O_DIRECT.
@@ -81,7 +80,7 @@ func pwrite(fd int, p []byte, off int64) error {
 	return nil
 }
 
-// pwritev writes bufs one behind the other. It changes bufs as it goes on.
+// pwritev writes bufs one behind the other, and changes bufs meanwhile.
 func pwritev(fd int, bufs [][]byte, off int64) error {
 	for len(bufs) > 0 {
 		n, err := unix.Pwritev2(fd, bufs, off, 0)
@@ -103,5 +102,5 @@ func pwritev(fd int, bufs [][]byte, off int64) error {
 	return nil
 }
 
-// allocated is the number of bytes that a file occupies on the device.
+// allocated returns the bytes that a file occupies on the device.
 func allocated(st *unix.Stat_t) int64 { return st.Blocks * 512 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readers is what is known of those who have an object's data file open beside us.
+// readers says who else has an object's data file open.
 type readers int
 
 const (
@@ -15,12 +15,11 @@ const (
 	anyReaders                 // the file system cannot tell
 )
 
-// alone asks the kernel whether fd, which is open for writing, is the only open of its
-// file. A write lease is granted for no other (fcntl(2), F_SETLEASE): since Linux 5.3 it
-// counts opens for reading, those of a mapping whose descriptor is closed and those of
-// a FUSE mount's passthrough included, whichever process made them. The device is not
-// asked. An error says nothing: the file system has no leases, or the file is not our
-// user's.
+// alone asks the kernel whether fd, which is open for writing, is the only open of its file. Only
+// then a write lease is granted (fcntl(2), F_SETLEASE). Since Linux 5.3 it counts opens for reading
+// by any process. Among them are those of a mapping whose descriptor is closed, and of a FUSE
+// mount's passthrough. The device is not asked. An error says nothing: the file system has no
+// leases, or the file belongs to another user.
 func alone(fd int) (bool, error) {
 	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); err {
 	case nil:
@@ -45,17 +44,17 @@ func readersOf(fd int) readers {
 
 func cannotTell(int) readers { return anyReaders }
 
-// asker is readersOf where a directory's file system answers it rightly, as a file shows
-// that is mapped and not: overlayfs counts no mapping, since that is of the file below,
-// and NFS grants a lease to nobody. Else nobody can tell.
+// asker returns readersOf if a directory's file system answers it correctly, as a test file shows,
+// once mapped and once not. overlayfs counts no mapping, since that is of the file below, and NFS
+// grants no lease. Then it returns cannotTell.
 func asker(dir int) func(fd int) readers {
-	const name = formatName + ".tmp" // which a start and a check take for what it is
+	const name = formatName + ".tmp" // a start and a check know this name
 	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return cannotTell
 	}
 	defer unix.Close(fd)
-	defer func() { _ = unix.Unlinkat(dir, name, 0) }() // a start and a check remove what stays
+	defer func() { _ = unix.Unlinkat(dir, name, 0) }() // a start and a check remove it if it stays
 	if unix.Ftruncate(fd, align) != nil || readersOf(fd) != noReaders {
 		return cannotTell
 	}
@@ -68,18 +67,17 @@ func asker(dir int) func(fd int) readers {
 	if err != nil {
 		return cannotTell
 	}
-	defer func() { _ = unix.Munmap(mapped) }() // of what Mmap gave it cannot fail
+	defer func() { _ = unix.Munmap(mapped) }() // it cannot fail for what Mmap returned
 	if readersOf(fd) != someReaders {
 		return cannotTell
 	}
 	return readersOf
 }
 
-// readersLocked tells who may still read the object's data file. Where that is somebody,
-// or cannot be told, its bytes stay as they are: a reader whom the kernel serves by
-// itself would get what was punched as zeros, and no error. Our own counts are not
-// enough: a mapping outlives its release, and a mount's open files outlive an ejected
-// directory, and a killed process. The caller holds a ref.
+// readersLocked returns who may still read the object's data file. If there are readers, or that
+// cannot be told, its bytes stay: a reader that the kernel serves directly would get punched bytes
+// as zeros, and no error. Our own counts are not enough: a mapping outlives its release, and a
+// mount's open files outlive an ejected directory, and a killed process. The caller holds a ref.
 func (f *Files) readersLocked(x *object) readers {
 	switch {
 	case x.opens > 0:
@@ -92,9 +90,9 @@ func (f *Files) readersLocked(x *object) readers {
 	return who
 }
 
-// spared reports whether a doomed object must wait for its readers, who keep its space
-// whether it has a name or not; Used counts it until then. Where the file system
-// cannot tell, the name goes at once. h may be nil. Only who set x.reaping calls it.
+// spared reports whether a doomed object must wait for its readers. They keep its space with or
+// without a name; Used counts it until then. If the file system cannot tell, the name is removed at
+// once. h may be nil. Only the goroutine that set x.reaping calls it.
 func (f *Files) spared(x *object, h *handle) bool {
 	if !x.lent || x.unmade {
 		return false
@@ -105,7 +103,7 @@ func (f *Files) spared(x *object, h *handle) bool {
 	return f.ask(h.data) == someReaders
 }
 
-// readByName tells who reads the data file of an object of which nothing is open here.
+// readByName returns the readers of an object's data file that is not open here.
 func (f *Files) readByName(x *object) readers {
 	fd, err := unix.Openat(f.dir, x.dataName(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -115,7 +113,7 @@ func (f *Files) readByName(x *object) readers {
 	return f.ask(fd)
 }
 
-// sweep unlinks the doomed objects whose readers have gone, once a second at most.
+// sweep unlinks the doomed objects whose readers are gone, at most once a second.
 func (f *Files) sweep() {
 	f.mu.Lock()
 	now := f.opt.Now()

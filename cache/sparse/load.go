@@ -10,9 +10,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// load reads the sidecar into an index, and repairs what a crash left: a data
-// file of the wrong size, and bytes that were written without a record. Only
-// prepare calls it.
+// load reads the sidecar into an index, and repairs what a crash left: a data file of the wrong
+// size, and bytes without a record. Only prepare calls it.
 func (f *Files) load(x *object) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(x.handle.data, &st); err != nil {
@@ -90,8 +89,8 @@ func (f *Files) newIndex(size int64) (*index, error) {
 	return &index{size: size, extents: extents}, nil
 }
 
-// reserve counts n bytes in the Pool, giving up indexes that nobody uses where the tier
-// in memory has given all that it may.
+// reserve counts n bytes in the Pool. If the RAM tier has given all that it may, it drops unused
+// indexes.
 func (f *Files) reserve(n int64) bool {
 	for !f.opt.Pool.Claim(n) {
 		f.mu.Lock()
@@ -107,8 +106,8 @@ func (f *Files) reserve(n int64) bool {
 	return true
 }
 
-// dropIndexLocked forgets what load can read again; what was verified, and the
-// policy's state, start anew then.
+// dropIndexLocked drops an index that load can read again; verification and the policy's state then
+// begin anew.
 func (f *Files) dropIndexLocked(x *object) {
 	if x.extents == nil {
 		return
@@ -122,18 +121,17 @@ func (f *Files) dropIndexLocked(x *object) {
 	f.opt.Pool.Unclaim(n)
 }
 
-// repair gives the data file its size, and gives back what no record speaks of. A
-// file that somebody may read stays as it is, whatever became of its sidecar: it was
-// whole when it was lent.
+// repair gives the data file its size, and punches bytes that have no record. A file that may be
+// read directly stays as it is, whatever its sidecar says: it was whole when it was lent.
 func (f *Files) repair(x *object, ix *index, st *unix.Stat_t) bool {
 	cut := st.Size != ix.size
-	// Up to half a block may be the file system's own bookkeeping.
+	// Up to half a block may be the file system's own metadata.
 	leaks := allocated(st) > ix.held*hearth.BlockSize+hearth.BlockSize/2
 	if !cut && !leaks {
 		return false
 	}
 	f.mu.Lock()
-	who := f.readersLocked(x) // and it is lent to no more before the index is there
+	who := f.readersLocked(x) // nor is it lent before the index is there
 	f.mu.Unlock()
 	if who != noReaders {
 		return false
@@ -159,7 +157,7 @@ func (f *Files) repair(x *object, ix *index, st *unix.Stat_t) bool {
 	return true
 }
 
-// condemn gives up an object whose sidecar makes no sense.
+// condemn dooms an object whose sidecar is damaged.
 func (f *Files) condemn(x *object, err error) {
 	f.mu.Lock()
 	x.doomed = true
@@ -175,14 +173,14 @@ func (f *Files) noteDamage(name string, block int64, err error, n int64) {
 	}
 }
 
-// failed counts an error on its way out.
+// failed counts an error before it is returned.
 func (f *Files) failed(err error) error {
 	f.counts.errors.Add(1)
 	return err
 }
 
-// settle brings the object's allocated bytes up to date and returns by how much
-// they grew. The caller holds a ref.
+// settle updates the object's allocated bytes and returns by how much they grew. The caller holds a
+// ref.
 func (f *Files) settle(x *object) (grown int64) {
 	x.accounting.Lock()
 	defer x.accounting.Unlock()

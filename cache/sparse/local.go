@@ -12,9 +12,9 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// LocalFile hands out a whole, verified object as a file opened read-only, as
-// fuse.LocalFiler says. ErrMiss: it is not whole, or on its way out, or not
-// verified yet; then its verification starts behind the call.
+// LocalFile lends a whole, verified object as a file opened read-only, as fuse.LocalFiler says.
+// ErrMiss means that it is not whole, being removed, or not verified yet; then its verification
+// starts in the background.
 func (f *Files) LocalFile(o *hearth.Object) (file *os.File, release func(), err error) {
 	x, err := f.acquire(context.Background(), o.Version)
 	if err != nil {
@@ -26,7 +26,7 @@ func (f *Files) LocalFile(o *hearth.Object) (file *os.File, release func(), err 
 	}
 	file, err = f.openLocal(x)
 	if errors.Is(err, errDamaged) || errors.Is(err, unix.ENOENT) {
-		f.condemn(x, err) // somebody else was at it
+		f.condemn(x, err) // somebody else changed the file
 	}
 	if err != nil {
 		f.takeBack(x)
@@ -36,8 +36,8 @@ func (f *Files) LocalFile(o *hearth.Object) (file *os.File, release func(), err 
 	return file, func() { once.Do(func() { f.takeBack(x) }) }, nil
 }
 
-// Whole reports whether an object is whole, and whether LocalFile would hand it out
-// at once, as far as memory tells: nothing is read, and no verification begins.
+// Whole reports whether an object is whole, and whether LocalFile would lend it at once, as far as
+// memory tells. Nothing is read, and no verification begins.
 func (f *Files) Whole(o *hearth.Object) (whole, verified bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,8 +48,8 @@ func (f *Files) Whole(o *hearth.Object) (whole, verified bool) {
 	return true, x.extents != nil && x.good == x.blocks() && x.writing == 0
 }
 
-// handOut counts an open if the file may be handed out. From here on nobody writes to
-// it or punches it, and until takeBack nobody unlinks it.
+// handOut counts an open if the file may be lent. From here on nobody writes to it or punches it,
+// and until takeBack nobody unlinks it.
 func (f *Files) handOut(x *object, size int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *Files) handOut(x *object, size int64) bool {
 		return false
 	}
 	x.opens++
-	x.lent = true // even behind takeBack: a mapping stays
+	x.lent = true // even after takeBack: a mapping stays
 	f.counts.handed.Add(1)
 	x.state = f.opt.Touch(x.state, f.opt.Now())
 	f.sample.update(x)
@@ -97,8 +97,8 @@ func (f *Files) openLocal(x *object) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// verifyLocked queues a whole object for verification. One pass runs at a time,
-// so that a thousand files do not all read at once; it ends with its queue.
+// verifyLocked queues a whole object for verification. One pass runs at a time, so that a thousand
+// files are not all read at once; it ends with its queue.
 func (f *Files) verifyLocked(x *object) {
 	if x.queued || f.closed {
 		return
@@ -133,11 +133,10 @@ func (f *Files) pass() {
 	}
 }
 
-// verify reads every block that is not verified yet, at the configured pace, and
-// reports whether the object can be handed out. Between two blocks it holds
-// nothing, so that it never stands in the way of an eviction. A read that fails
-// drops the block; another error ends the pass, and the next LocalFile begins
-// where it stopped.
+// verify reads every block that is not verified yet, at the configured pace, and reports whether
+// the object can be lent. Between two blocks it holds nothing, so it never delays an eviction. A
+// damaged block is dropped. Another error ends the pass, and the next LocalFile goes on where it
+// stopped.
 func (f *Files) verify(version [16]byte) (whole bool) {
 	flushed := false
 	for index := int64(0); ; index++ {
@@ -165,7 +164,8 @@ func (f *Files) verify(version [16]byte) (whole bool) {
 	}
 }
 
-// unverified is the first block from index on that is held and not verified.
+// unverified returns the first block from index on that is held and not verified, or the number of
+// blocks.
 func (f *Files) unverified(x *object, index int64) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,7 +181,7 @@ func (f *Files) unverified(x *object, index int64) int64 {
 func (f *Files) check(x *object, s span) error {
 	v, err := f.read(f.ctx, x, s)
 	if errors.Is(err, hearth.ErrMiss) {
-		return nil // lost, or evicted: the rest is still worth knowing
+		return nil // lost, or evicted: the others are still worth verifying
 	}
 	if err == nil {
 		f.counts.verified.Add(int64(v.Len()))
@@ -190,8 +190,7 @@ func (f *Files) check(x *object, s span) error {
 	return err
 }
 
-// flush puts the page cache's bytes on the device and drops them, where O_DIRECT
-// does not do it for us.
+// flush writes the page cache of a file to the device and drops it, for files without O_DIRECT.
 func flush(fd int) bool {
 	return unix.Fdatasync(fd) == nil && unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) == nil
 }

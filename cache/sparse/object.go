@@ -9,63 +9,62 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// objectBytes is what an object counts in the Pool without its index: the struct,
-// its place in the map and the sampler, two list elements.
+// objectBytes is an object's size in the Pool without its index: the struct, its place in the map
+// and the sampler, two list elements.
 const objectBytes = 512
 
 // extentBytes is the size of an extent in memory.
 const extentBytes = 12
 
-// object is one sparse file with its sidecar. All fields but version and
-// accounting are guarded by Files.mu; handle may be used without it by those who
-// hold a ref.
+// object is one sparse file with its sidecar. All fields but version and accounting are guarded by
+// Files.mu. The holder of a ref may use handle without it.
 type object struct {
 	version [16]byte
 	index
 	// alloc is this object's part of Files.used.
 	alloc int64
-	// state is the policy's, for the time when the object is whole.
+	// state is the policy's state of the object, for when it is whole.
 	state uint32
 
-	// refs counts calls in flight, opens the hand-outs, writing the writes under way.
-	// Descriptors and index stay while refs is not 0, the names while either is not 0.
+	// refs counts calls in flight, opens the lent files, writing the writes under way. Descriptors
+	// and index stay while refs is not 0, the names while refs or opens is not 0.
 	refs, opens, writing int
-	// lent: somebody may have the data file open whom opens does not count.
+	// lent means that the data file may be open beside what opens counts.
 	lent bool
-	// doomed: to be unlinked when refs and opens are 0 and nobody has the file open.
-	// Nobody gets a new ref to a doomed object that is not handed out, so that this time
-	// comes.
+	// doomed means to be unlinked once refs and opens are 0 and nobody has the file open. A doomed
+	// object that is not lent gives no new refs, so that this time comes.
 	doomed bool
-	// reaping: the unlink is under way. unmade: the names are not ours yet. refused:
-	// of a newer format, never touched.
+	// reaping means that the unlink is under way. unmade means that the files are not made yet.
+	// refused means of a newer format, never touched.
 	reaping, unmade, refused bool
-	// queued: in the queue of the verification pass, or in it.
+	// queued means in the queue of the verification pass, or being verified.
 	queued bool
 
 	handle *handle
-	// opening is closed when the attempt to open descriptors and index has ended.
+	// opening is closed when the attempt to open descriptors and index ends.
 	opening chan struct{}
-	// holes counts what was taken out of the index: a mismatch seen across a change
-	// is a miss, not damage.
+	// holes counts removals from the index: a mismatch that is seen across a change is a miss, not
+	// damage.
 	holes uint64
 
 	slot  int // in the sampler
 	elems [2]*list.Element
 
-	// accounting is held from fstat until its result is in Files.used, so that an
-	// older size never overwrites a newer one. Taken before Files.mu.
+	// accounting is held from fstat until its result is in Files.used, so that an older size never
+	// overwrites a newer one. It is taken before Files.mu.
 	accounting sync.Mutex
 }
 
-// index says what an object's file holds.
+// index is the record of which blocks an object's file holds.
 type index struct {
-	// size is the object's; until the sidecar was read, the file's.
+	// size is the object's; the file's, until the sidecar was read.
 	size int64
 	// extents is nil when the index is not in memory.
 	extents []extent
-	// blocks held and verified, extents with blocks; valid with extents.
+	// held and good count the blocks held and verified, filled the extents with blocks; valid with
+	// extents.
 	held, good, filled int64
-	// whole as the extents say, or as the file's allocation lets hope without them.
+	// whole is by the extents, or, without them, a guess from the file's allocation.
 	whole bool
 }
 
@@ -73,7 +72,7 @@ type index struct {
 type extent struct {
 	state      uint32
 	have, good uint16
-	// writers counts writes under way; -1: it is being punched.
+	// writers counts writes in flight; -1 means that it is being punched.
 	writers int16
 }
 
@@ -102,7 +101,7 @@ func (x *index) holds(index int64) bool {
 
 func bit(index int64) uint16 { return 1 << (index % hearth.ExtentBlocks) }
 
-// add notes that a block is held; good says that it is verified, too.
+// add notes that a block is held; good means that it is verified, too.
 func (x *index) add(index int64, good bool) {
 	e := &x.extents[index/hearth.ExtentBlocks]
 	if e.have == 0 {
@@ -133,7 +132,7 @@ func (x *object) remove(e *extent, mask uint16) {
 	x.whole = x.held == x.blocks()
 }
 
-// recency is a list of objects, the latest used first.
+// recency is an LRU list of objects, the last used first.
 type recency struct {
 	list  list.List
 	which int // of object.elems
@@ -159,7 +158,7 @@ func (r *recency) remove(x *object) {
 	}
 }
 
-// oldest is the least recently used object that nobody uses now, or nil.
+// oldest returns the least recently used object that nobody uses now, or nil.
 func (r *recency) oldest() *object {
 	for e := r.list.Back(); e != nil; e = e.Prev() {
 		if x := e.Value.(*object); x.refs == 0 {
@@ -200,13 +199,13 @@ func (s *sampler) remove(x *object) {
 	s.free = append(s.free, x.slot)
 }
 
-// single reports whether the object goes as a whole.
+// single reports whether the object is evicted as a whole.
 func (s *sampler) single(x *object) bool { return x.whole && !s.shared }
 
-// update takes over the object's present number of units.
+// update sets the object's weight to its present number of units.
 func (s *sampler) update(x *object) { s.set(x.slot, s.units(x)) }
 
-// units is how many things eviction can choose from here: extents, or the whole.
+// units returns how many units eviction can choose from here: extents, or the whole object.
 func (s *sampler) units(x *object) int64 {
 	switch {
 	case x.doomed || x.refused || x.opens > 0:
@@ -230,7 +229,7 @@ func (s *sampler) set(slot int, weight int64) {
 	}
 }
 
-// sum adds up the weights of the slots below n.
+// sum returns the sum of the weights of the slots below n.
 func (s *sampler) sum(n int) (total int64) {
 	for i := n - 1; i >= 0; i = i&(i+1) - 1 {
 		total += s.tree[i]

@@ -21,7 +21,7 @@ const (
 	sumsSuffix = ".sums"
 )
 
-// parseName tells our names from foreign ones.
+// parseName parses a name of ours; ok is false for a foreign one.
 func parseName(name string) (version [16]byte, data, ok bool) {
 	stem, data := strings.CutSuffix(name, dataSuffix)
 	if !data {
@@ -36,15 +36,15 @@ func parseName(name string) (version [16]byte, data, ok bool) {
 	return [16]byte(raw), data, true
 }
 
-// halves counts what was found of an object.
+// halves describes the files that were found of an object.
 type halves struct {
 	size, alloc int64
 	whole       bool
 	data, sums  bool
 }
 
-// scan learns objects and sizes from names and inodes. A half of a pair is what
-// a crash left between two unlinks or creates, and goes.
+// scan learns objects and sizes from names and inodes. A crash between two unlinks or creates
+// leaves half of a pair, which is removed.
 func (f *Files) scan() error {
 	dir, err := os.Open(f.opt.Dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *Files) scan() error {
 		switch {
 		case !h.data || !h.sums || h.size == 0:
 			f.counts.orphans.Add(1)
-			_ = unix.Unlinkat(f.dir, x.dataName(), 0) // the next start finds what stays
+			_ = unix.Unlinkat(f.dir, x.dataName(), 0) // the next start finds files that stay
 			_ = unix.Unlinkat(f.dir, x.sumsName(), 0)
 		case !f.opt.Pool.Claim(objectBytes):
 			f.unindexed.add(1, h.alloc)
@@ -90,7 +90,7 @@ func (f *Files) scanName(found map[[16]byte]halves, name string) {
 	}
 }
 
-// learn adds what there is of a name of ours.
+// learn adds what is found under a name of ours.
 func (f *Files) learn(found map[[16]byte]halves, name string) (ours bool) {
 	version, data, ours := parseName(name)
 	var st unix.Stat_t
@@ -116,8 +116,8 @@ func (f *Files) insertLocked(x *object) {
 	f.counts.index.Add(objectBytes)
 }
 
-// acquire takes a ref to an object that is held, with its descriptors open and
-// its index in memory. It gives ErrMiss for what is not held or on its way out.
+// acquire takes a ref to an object that is held, with its descriptors open and its index in memory.
+// It returns ErrMiss if the object is not held or being removed.
 func (f *Files) acquire(ctx context.Context, version [16]byte) (*object, error) {
 	f.mu.Lock()
 	x := f.objects[version]
@@ -132,9 +132,8 @@ func (f *Files) acquire(ctx context.Context, version [16]byte) (*object, error) 
 	return x, f.pinLocked(ctx, x)
 }
 
-// pinLocked takes a ref and sees that descriptors and index are there: whoever
-// comes first opens them, the others wait for that. It unlocks. After an error no
-// ref is held.
+// pinLocked takes a ref and makes sure that descriptors and index are there: the first caller opens
+// them, the others wait for that (singleflight). It unlocks. After an error no ref is held.
 func (f *Files) pinLocked(ctx context.Context, x *object) error {
 	x.refs++
 	f.pins++
@@ -172,8 +171,8 @@ func (f *Files) pinLocked(ctx context.Context, x *object) error {
 	return err
 }
 
-// unpin gives a ref back. The last one out of a doomed or empty object unlinks
-// it; the bytes that this freed are returned.
+// unpin releases a ref. The last one of a doomed or empty object unlinks it; unpin returns the
+// bytes that this freed.
 func (f *Files) unpin(x *object) (freed int64) {
 	f.mu.Lock()
 	x.refs--
@@ -202,9 +201,8 @@ func (f *Files) unpin(x *object) (freed int64) {
 	return f.reap(x, spared)
 }
 
-// reap unlinks a doomed object that nobody uses, or has it wait for who reads it still.
-// The data goes first: if this fails nothing has changed, and a later eviction tries
-// again.
+// reap unlinks a doomed object that nobody uses, or lets it wait for its readers. The data goes
+// first: if that fails nothing has changed, and a later eviction tries again.
 func (f *Files) reap(x *object, spared bool) (freed int64) {
 	var err error
 	if !spared && !x.unmade {
@@ -219,7 +217,7 @@ func (f *Files) reap(x *object, spared bool) (freed int64) {
 	if f.closed && f.pins == 0 {
 		close(f.drained)
 	}
-	switch { // reaping stays with what is gone, of which waiting may know still
+	switch { // reaping stays true of a removed object, which waiting may still hold
 	case spared:
 		x.reaping = false
 		f.waiting = append(f.waiting, x)
@@ -246,8 +244,8 @@ func (f *Files) unlink(name string) error {
 	return err
 }
 
-// prepare opens what the object lacks. Only the one who set x.opening calls it,
-// and holds a ref, so nobody else changes handle and extents meanwhile.
+// prepare opens what the object lacks. Only the goroutine that set x.opening calls it, and holds a
+// ref, so nobody else changes handle and extents meanwhile.
 func (f *Files) prepare(x *object) error {
 	h, err := x.handle, error(nil)
 	if h == nil {
@@ -263,7 +261,7 @@ func (f *Files) prepare(x *object) error {
 		f.sample.update(x)
 		f.mu.Unlock()
 		if errors.Is(err, unix.ENOENT) {
-			return hearth.ErrMiss // somebody cleaned up by hand
+			return hearth.ErrMiss // somebody removed it by hand
 		}
 		f.counts.errors.Add(1)
 		return err
@@ -275,7 +273,7 @@ func (f *Files) prepare(x *object) error {
 	for f.handles.list.Len() > f.opt.MaxOpen {
 		o := f.handles.oldest()
 		if o == nil {
-			break // all in use: as many as there are callers, no more
+			break // all are in use: as many as there are callers, no more
 		}
 		old = append(old, f.takeHandleLocked(o))
 	}
@@ -316,7 +314,7 @@ func (f *Files) open(x *object) (*handle, error) {
 	return &handle{data: data, sums: sums, direct: odirect}, nil
 }
 
-// openData opens the data file, without O_DIRECT where that is refused.
+// openData opens the data file, without O_DIRECT if that is refused.
 func (f *Files) openData(x *object, flags int) (fd int, odirect bool, err error) {
 	flags |= unix.O_RDWR | unix.O_NOFOLLOW
 	if f.direct.Load() {
@@ -330,8 +328,8 @@ func (f *Files) openData(x *object, flags int) (fd int, odirect bool, err error)
 	return fd, false, err
 }
 
-// create makes both files of a new object; on failure it leaves nothing behind.
-// The sidecar comes first: alone it is an orphan of one block.
+// create makes both files of a new object; after a failure it leaves nothing behind. The sidecar
+// comes first: alone it is an orphan, which takes one block of the file system.
 func (f *Files) create(x *object) (*handle, error) {
 	flags := unix.O_CREAT | unix.O_EXCL | unix.O_RDWR | unix.O_CLOEXEC
 	sums, err := unix.Openat(f.dir, x.sumsName(), flags, 0o600)
@@ -349,7 +347,7 @@ func (f *Files) create(x *object) (*handle, error) {
 	if err != nil {
 		h.close()
 		if h.data >= 0 {
-			_ = f.unlink(x.dataName()) // the next start finds what stays
+			_ = f.unlink(x.dataName()) // the next start finds a file that stays
 		}
 		_ = f.unlink(x.sumsName())
 		return nil, fmt.Errorf("create %s: %w", f.path(x.dataName()), err)

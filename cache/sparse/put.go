@@ -10,19 +10,17 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// maxRun is how many blocks one write carries at most: an extent's worth, past
-// which a larger write is no faster.
+// maxRun bounds the blocks of one write: an extent, beyond which a larger write is no faster.
 const maxRun = hearth.ExtentBlocks
 
-// Put stores one whole block. Data that lies aligned to 4 KiB, as Views of whole
-// blocks do, is written by O_DIRECT.
+// Put stores one whole block. Data that is aligned to 4 KiB, as Views of whole blocks are, is
+// written by O_DIRECT.
 func (f *Files) Put(o *hearth.Object, index int64, data []byte) error {
 	return f.PutMany(o, index, [][]byte{data})
 }
 
-// PutMany stores consecutive whole blocks in as few writes as possible. Blocks
-// that are held already are skipped. After an error the blocks before the failing
-// write are held.
+// PutMany stores consecutive whole blocks in as few writes as possible. Blocks that are held
+// already are skipped. After an error the blocks before the failed write are held.
 func (f *Files) PutMany(o *hearth.Object, first int64, blocks [][]byte) error {
 	err := f.putMany(o, first, blocks)
 	if err != nil {
@@ -67,7 +65,7 @@ func (f *Files) putMany(o *hearth.Object, first int64, blocks [][]byte) error {
 	return nil
 }
 
-// acquireNew is acquire that makes the object if it is not there.
+// acquireNew is acquire, but makes a missing object.
 func (f *Files) acquireNew(o *hearth.Object) (*object, error) {
 	f.mu.Lock()
 	x := f.objects[o.Version]
@@ -89,7 +87,7 @@ func (f *Files) acquireNew(o *hearth.Object) (*object, error) {
 		return nil, ErrMemory
 	}
 	f.mu.Lock()
-	if f.closed || f.objects[o.Version] != nil { // somebody was faster
+	if f.closed || f.objects[o.Version] != nil { // another goroutine was faster
 		f.mu.Unlock()
 		f.opt.Pool.Unclaim(objectBytes)
 		return f.acquireNew(o)
@@ -99,9 +97,8 @@ func (f *Files) acquireNew(o *hearth.Object) (*object, error) {
 	return x, f.pinLocked(context.Background(), x)
 }
 
-// claim skips the held blocks at the front of [first, first+n) and claims the
-// missing ones behind them, at most maxRun, so that their extents are not punched
-// and the file is not handed out before commit.
+// claim skips the held blocks at the front of [first, first+n) and claims the missing ones behind
+// them, at most maxRun. Until commit their extents are not punched and the file is not lent.
 func (f *Files) claim(x *object, first int64, n int) (skip, run int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,20 +131,18 @@ func (f *Files) claim(x *object, first int64, n int) (skip, run int, err error) 
 	return skip, run, nil
 }
 
-// covering are the extents that n blocks from first on lie in.
+// covering returns the extents of n blocks from first on.
 func (x *index) covering(first int64, n int) []extent {
 	return x.extents[first/hearth.ExtentBlocks : (first+int64(n)-1)/hearth.ExtentBlocks+1]
 }
 
-// run is n consecutive blocks that were written, the first good of them by means
-// that count as verified.
+// run is n consecutive blocks that were written. The first good of them count as verified.
 type run struct {
 	first   int64
 	n, good int
 }
 
-// commit makes a run that was written visible, or takes back what a failed write
-// left behind, and gives the claim back.
+// commit publishes a written run, or undoes a failed write, and releases the claim.
 func (f *Files) commit(x *object, r run, err error) {
 	if err != nil {
 		f.undo(x, r)
@@ -168,7 +163,7 @@ func (f *Files) commit(x *object, r run, err error) {
 			f.counts.writeBytes.Add(int64(x.blockLen(r.first + int64(i))))
 		}
 		f.counts.writes.Add(int64(r.n))
-		if x.whole { // from now on its state counts; that it was completed is a use
+		if x.whole { // from now on its state counts; its completion is a use
 			x.state = f.opt.Touch(x.state, f.opt.Now())
 		}
 	}
@@ -179,8 +174,8 @@ func (f *Files) commit(x *object, r run, err error) {
 	f.sample.update(x)
 }
 
-// undo punches what a failed write may have allocated, unless another writer is
-// at work in the same extents: then it stays until load or eviction finds it.
+// undo punches what a failed write may have allocated, unless another writer works in the same
+// extents: then it stays until load or eviction finds it.
 func (f *Files) undo(x *object, r run) {
 	f.mu.Lock()
 	extents := x.covering(r.first, r.n)
@@ -208,8 +203,8 @@ func (f *Files) undo(x *object, r run) {
 	f.mu.Unlock()
 }
 
-// writeRun writes data, then records. good is the number of leading blocks whose
-// bytes the device has taken.
+// writeRun writes data, then records. good is the number of leading blocks that the device has
+// taken.
 func (f *Files) writeRun(x *object, first int64, blocks [][]byte) (good int, err error) {
 	var records [maxRun * recordSize]byte
 	var last sums
@@ -225,7 +220,7 @@ func (f *Files) writeRun(x *object, first int64, blocks [][]byte) (good int, err
 		}
 	}
 	if err == unix.EINVAL {
-		f.direct.Store(false) // refused for a reason of this device's: not again
+		f.direct.Store(false) // refused by this device: not tried again
 	}
 	if !x.handle.direct || !aligned(blocks) || err == unix.EINVAL {
 		good, err = 0, f.writePlain(x, blocks, off)
@@ -248,10 +243,9 @@ func aligned(blocks [][]byte) bool {
 	return true
 }
 
-// writeDirect writes whole 4 KiB units by O_DIRECT; the odd end of an object's
-// last block goes through the page cache, since a padded write would have to be
-// cut again, and a file that is too long for a moment is a trap for a crash. Then
-// the last block is not among the good ones.
+// writeDirect writes whole 4 KiB units by O_DIRECT. The odd end of an object's last block goes
+// through the page cache. A padded write would have to be truncated again, and a file that is too
+// long for a moment is a danger in a crash. The last block then does not count as good.
 func (f *Files) writeDirect(x *object, first int64, blocks [][]byte) (good int, err error) {
 	bufs := make([][]byte, 0, maxRun)
 	bufs = append(bufs, blocks...)
@@ -290,10 +284,9 @@ func (f *Files) writePlain(x *object, bufs [][]byte, off int64) error {
 	return nil
 }
 
-// reread compares the last piece of an object with its checksum by a direct
-// read, which first waits for the page cache to be on the device. So an object is
-// verified when its last block was written, but for one piece of 64 KiB nobody
-// has to read it again.
+// reread compares the last piece of an object with its checksum by a direct read, which first waits
+// until the page cache is on the device. So an object is verified once its last block was written,
+// and only one piece of 64 KiB was read again for that.
 func (f *Files) reread(x *object, index int64, want *sums) bool {
 	length := x.blockLen(index)
 	lo := (length - 1) &^ (hearth.PieceSize - 1)

@@ -1,45 +1,40 @@
-// Package sparse keeps large objects on a local file system: each object is one
-// sparse file with exact bytes at exact offsets, so that a file without holes is
-// the object and can be handed to the kernel.
+// Package sparse keeps large objects on a local file system. Each object is one sparse file with
+// exact bytes at exact offsets, so a file without holes is the object and can be lent to the
+// kernel.
 //
-// Beside the data file VERSION.data lies a sidecar VERSION.sums: a header, then
-// one record of fixed size per block with the checksums of its sixteen pieces.
+// Beside the data file VERSION.data lies a sidecar VERSION.sums: a header, then one record of fixed
+// size per block with the checksums of its sixteen pieces.
 //
-//   - Put writes the data (O_DIRECT, many blocks in one write), then the records.
-//     A block is held when its record is valid; a write that was cut short, by
-//     kill -9 or by a full disk, is a block that is not held.
-//   - Get reads the covering 64 KiB pieces into a pooled aligned View, compares
-//     them with the record, and lends a slice. A mismatch loses the block: cache
-//     data may vanish at a power failure and may rot, it is never wrong.
-//   - Open lists names and sizes only. An object's sidecar is read at its first
-//     use, into an index of twelve bytes per extent (which blocks are held, which
-//     were verified since, the policy's state). The checksums stay in the sidecar:
-//     a Get reads its record again, mostly from the page cache, so that memory does
-//     not grow with the data. Indexes count in the Pool, and the least recently
-//     used one goes when the Pool refuses; descriptors are bounded the same way.
-//     An object that there is no memory for at all stays on disk, unindexed.
+//   - Put writes the data (O_DIRECT, many blocks in one write), then the records. A block is held
+//     when its record is valid. A write that was cut short, by kill -9 or by a full disk, leaves
+//     blocks that are not held.
+//   - Get reads the covering 64 KiB pieces into a pooled aligned View, compares them with the
+//     record, and lends a slice. A mismatch drops the block: cache data may vanish at a power
+//     failure and may rot, but it is never wrong.
+//   - Open lists names and sizes only. An object's sidecar is read at its first use, into an index
+//     of twelve bytes per extent (which blocks are held, which were verified since, the policy's
+//     state). The checksums stay in the sidecar: a Get reads its record again, mostly from the page
+//     cache, so memory does not grow with the data. Indexes count in the Pool, and the least
+//     recently used one goes when the Pool refuses. Descriptors are bounded the same way. An object
+//     without memory even for its entry stays on disk, unindexed.
 //
-// Holes and the kernel. A file with holes is never handed out, one that is
-// handed out is never holed:
+// Holes and the kernel: a file with holes is never lent, and a file that is lent never gets holes.
 //
 //   - As long as a file is not whole, eviction punches its extents freely.
-//   - A whole file goes as a whole, by unlink, once nobody reads it or has it open;
-//     by extents, as before, where these are worth keeping each for itself
-//     (Options.Shared).
-//   - LocalFile hands out a file that is whole and verified. A block is verified
-//     that this process wrote by O_DIRECT (it computed the checksums from the bytes
-//     that it wrote, and the device took them), or that this process read back from
-//     the device and found right: a page-cache write may still fail behind us, and
-//     what an earlier process wrote may have been lost with the power. A whole file
-//     that is not verified yet is a miss, and one paced pass verifies it behind.
-//   - While a file is handed out nothing is written to it, punched in it or
-//     unlinked. If a read finds damage in it, the block is lost to Get and to later
-//     LocalFiles, and its bytes stay.
-//   - Nor is it before the kernel says that nobody else has the file open (lent.go):
-//     a mapping outlives its release, and what an earlier Files or a killed process
-//     handed out is open still. Each file that this Files did not make is asked about
-//     before it is changed first. A file system that cannot tell has it unlinked only,
-//     which leaves readers their bytes.
+//   - A whole file is evicted as a whole, by unlink, once nobody reads it or has it open. With
+//     Options.Shared its extents are evicted one by one, as before.
+//   - LocalFile lends a file that is whole and verified. A block is verified if this process wrote
+//     it by O_DIRECT: it computed the checksums from the bytes that it wrote, and the device took
+//     them. It is also verified if this process read it back from the device and found it right.
+//     Other blocks are not: a page-cache write may still fail later, and a write of an earlier
+//     process may have been lost with the power. A whole file that is not verified yet is a miss,
+//     and one paced pass verifies it in the background.
+//   - While a file is lent it is not written, punched or unlinked. If a read finds damage in it, the
+//     block is lost to Get and to later LocalFiles, and its bytes stay.
+//   - The same holds until the kernel says that nobody else has the file open (lent.go). A mapping
+//     outlives its release, and files that an earlier Files or a killed process lent are still open.
+//     So the kernel is asked about each file that this Files did not make, before its first change.
+//     If a file system cannot tell, the file is only unlinked, which leaves readers their bytes.
 //
 // Names that are not ours are left alone and counted.
 package sparse
@@ -62,58 +57,58 @@ import (
 )
 
 var (
-	// ErrBusy is returned by Put for an object that takes no bytes at the moment: it is being
-	// removed, or the extent is being evicted.
+	// ErrBusy is returned by Put if an object takes no bytes at the moment: it is being removed, or
+	// the extent is being evicted.
 	ErrBusy = errors.New("busy")
-	// ErrLent is returned by Put for a block that an object's file lacks and may not get, since
-	// somebody may be reading that file directly. It must be kept elsewhere.
+	// ErrLent is returned by Put for a missing block of a file that may be read directly, and so
+	// must not change. The block must be kept elsewhere.
 	ErrLent = errors.New("its file is lent")
-	// ErrMemory says that the Pool has no room for an index.
+	// ErrMemory means that the Pool has no room for an index.
 	ErrMemory = errors.New("no memory for the index")
 )
 
-// Options say where the files lie and how they are used. Dir and Pool must be
-// given; the rest works when zero.
+// Options say where the files lie and how they are used. Dir and Pool are required; the rest may be
+// zero.
 type Options struct {
-	// Dir is made if it does not exist. Nobody else may use it at the same time;
-	// cache/disk holds the lock.
+	// Dir is made if it is missing. Nobody else may use it at the same time; cache/disk holds the
+	// lock.
 	Dir string
 	// Pool gives the memory of Views and counts the indexes.
 	Pool *hearth.Pool
-	// Alloc is how Get waits for memory of the Pool. Default: Pool.Alloc.
+	// Alloc waits for memory of the Pool, for Get. Default: Pool.Alloc.
 	Alloc func(ctx context.Context, n int) (*hearth.View, error)
-	// Fresh is the policy's state of a block that is new, Touch the state after a
-	// hit; both get the time from Now. Default: the time itself.
+	// Fresh returns the policy's state of a new block, Touch the state after a hit. Both get the
+	// time from Now. Default: the time itself.
 	Fresh func(now uint32) uint32
 	Touch func(state, now uint32) uint32
-	// Now is a clock in seconds that nobody sets. Default: the time since Open.
+	// Now is a monotonic clock in seconds. Default: the time since Open.
 	Now func() uint32
-	// Shared says that some of an object's extents may have to stay while others go, as in a ring
-	// whose nodes own one each. Then no file goes as a whole to make room, except if the file
-	// system cannot punch holes.
+	// Shared means that some of an object's extents may have to stay while others go, as in a ring
+	// whose nodes own one each. Then no file is evicted as a whole, unless the file system cannot
+	// punch holes.
 	Shared bool
-	// MaxOpen bounds the objects whose two descriptors are kept open while nobody
-	// uses them. Default 256.
+	// MaxOpen bounds the objects whose two descriptors stay open while nobody uses them. Default
+	// 256.
 	MaxOpen int
 	// VerifyRate paces the verification of whole files, in bytes per second.
 	// Default 256 MiB/s: a 5 GiB file in 20 s, with most of a device left to readers.
 	VerifyRate int64
-	// Buffered never uses O_DIRECT, for file systems where it misbehaves. Where it
-	// is merely refused this is found without being told.
+	// Buffered means never O_DIRECT, for file systems where it misbehaves. A mere refusal of
+	// O_DIRECT is noticed without it.
 	Buffered bool
 	// Events are called without locks, and must not block for long.
 	Events Events
 }
 
-// Events tell what happened behind the callers' backs; each may be nil.
+// Events tell what happened in the background; each may be nil.
 type Events struct {
-	// Damaged: a block, or with -1 the whole object, was dropped because the file
-	// did not hold what was written there.
+	// Damaged means that a block, or with -1 the whole object, was dropped because the file did not
+	// hold what was written there.
 	Damaged func(file string, block int64, err error)
-	// Mended: a file was harmed, and is as it should be again.
+	// Mended means that a damaged file was repaired.
 	Mended device.Mended
-	// Verified: a verification pass over an object ended; whole says that the
-	// object can be handed out now.
+	// Verified means that the verification pass over an object ended; whole means that the object
+	// can be lent now.
 	Verified func(version [16]byte, whole bool)
 }
 
@@ -121,7 +116,7 @@ type Events struct {
 type Files struct {
 	opt     Options
 	dir     int         // descriptor of Dir: names are resolved below it
-	direct  atomic.Bool // O_DIRECT works here, as far as we know
+	direct  atomic.Bool // O_DIRECT works here, as far as is known
 	used    atomic.Int64
 	counts  counters
 	limiter *rate.Limiter
@@ -130,9 +125,8 @@ type Files struct {
 	cancel  context.CancelCauseFunc
 	passes  sync.WaitGroup // the verification pass
 
-	// mu guards everything below and the fields of objects that say so. It is
-	// taken after an object's accounting lock and before the Pool's, and never
-	// held across I/O.
+	// mu guards everything below, and the fields of objects that say so. It is taken after an
+	// object's accounting lock and before the Pool's, and never held across I/O.
 	mu      sync.Mutex
 	objects map[[16]byte]*object
 	sample  sampler
@@ -141,9 +135,9 @@ type Files struct {
 	// unindexed objects are on disk, and there is no memory for them.
 	unindexed unindexed
 	queue     []*object
-	passing   bool // the pass runs; it ends when queue is empty
-	// waiting are doomed objects that somebody still reads, sweptAt when they were
-	// looked at last, by Options.Now.
+	passing   bool // the verification pass runs; it ends when queue is empty
+	// waiting are doomed objects that are still read. sweptAt is when they were last checked, by
+	// Options.Now.
 	waiting []*object
 	sweptAt uint32
 	pins    int // sum of refs
@@ -151,7 +145,7 @@ type Files struct {
 	drained chan struct{} // closed when closed and pins is 0
 }
 
-// Open lists the directory and is ready: it reads no file but FORMAT.
+// Open lists the directory. It reads no file but FORMAT.
 func Open(opt Options) (*Files, error) {
 	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make cache directory: %w", err)
@@ -206,12 +200,12 @@ func (opt Options) withDefaults() Options {
 
 func (f *Files) fresh() uint32 { return f.opt.Fresh(f.opt.Now()) }
 
-// errClosed ends what Close interrupts.
+// errClosed is the error of calls that Close interrupts.
 var errClosed = fmt.Errorf("sparse files: %w", fs.ErrClosed)
 
-// Close ends the verification pass, waits for calls in flight and closes all
-// descriptors. Files that are handed out stay readable; their release may come
-// later, and those that were to be unlinked then are there again after Open. Everything is on its way to the disk already, so nothing is flushed.
+// Close ends the verification pass, waits for calls in flight and closes all descriptors. Lent
+// files stay readable, and may be released later. Those that were to be unlinked then are there
+// again after Open. Everything is on its way to the disk already, so nothing is flushed.
 func (f *Files) Close() error {
 	f.mu.Lock()
 	if f.closed {
@@ -245,16 +239,15 @@ func (f *Files) Close() error {
 	return nil
 }
 
-// Used is the number of bytes that the files occupy on the device (st_blocks),
-// data and sidecars, until their last user let go of them. What waited for that goes
-// first.
+// Used returns the bytes that the files occupy on the device (st_blocks), data and sidecars, until
+// their last user is gone. It first unlinks the files whose last reader has gone.
 func (f *Files) Used() int64 {
 	f.sweep()
 	return f.used.Load()
 }
 
-// Has reports whether the block is held, without reading it. The first question
-// about an object reads its sidecar.
+// Has reports whether the block is held, without reading it. The first call for an object reads its
+// sidecar.
 func (f *Files) Has(id hearth.ID) bool {
 	x, err := f.acquire(context.Background(), id.Version)
 	if err != nil {
@@ -266,7 +259,7 @@ func (f *Files) Has(id hearth.ID) bool {
 	return x.holds(id.Index)
 }
 
-// Knows is Has as far as it can be told without reading; not known: Has must read.
+// Knows is Has without any read. known is false if Has must read the sidecar.
 func (f *Files) Knows(id hearth.ID) (held, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -277,34 +270,34 @@ func (f *Files) Knows(id hearth.ID) (held, known bool) {
 	return x.extents != nil && x.holds(id.Index), x.extents != nil
 }
 
-// Stats are figures since Open; sizes in bytes.
+// Stats are figures since Open; sizes are in bytes.
 type Stats struct {
-	// Objects and Units are present objects, and what eviction can choose from.
+	// Objects counts the objects, and Units the units that eviction can choose from.
 	Objects, Units int64
 	// Used is Files.Used.
 	Used int64
-	// Unindexed objects lie on disk beside, and count in Used, but there is no memory to
-	// hold them: they are misses until Recall. UnindexedBytes are theirs.
+	// Unindexed objects lie on disk, too, and count in Used. There is no memory to hold them: they
+	// are misses until Recall. UnindexedBytes are the bytes of these.
 	Unindexed, UnindexedBytes int64
 	// Open and Indexed count objects with open descriptors and with an index.
 	Open, Indexed int64
-	// IndexBytes is what counts in the Pool beside Views.
+	// IndexBytes counts in the Pool, beside Views.
 	IndexBytes int64
-	// Foreign counts names in the directory that are not ours, Orphans the files
-	// removed at Open because their other half was missing.
+	// Foreign counts names in the directory that are not ours. Orphans counts files that Open
+	// removed because their other half was missing.
 	Foreign, Orphans int64
-	// Reads, ReadBytes: Gets answered. DeviceBytes: what they read for it.
+	// Reads counts Gets that were answered, ReadBytes their bytes. DeviceBytes were read for them.
 	Reads, ReadBytes, DeviceBytes int64
 	// Writes counts blocks, WriteBytes their bytes.
 	Writes, WriteBytes int64
-	// Damaged counts blocks and objects dropped for not being what was written.
+	// Damaged counts blocks and objects that were dropped because they were not what was written.
 	Damaged int64
 	// Errors counts failed system calls.
 	Errors int64
-	// Evicted is what eviction, and giving up damaged objects, freed.
+	// Evicted is the bytes freed by eviction, and by the removal of damaged objects.
 	Evicted int64
-	// VerifiedBytes is what verification passes found right, Handed the number of
-	// files that are handed out now.
+	// VerifiedBytes were found right by verification passes. Handed counts the files that are lent
+	// now.
 	VerifiedBytes, Handed int64
 }
 

@@ -11,12 +11,12 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// An object that there is no memory for stays on disk: it counts in Used and is a miss.
-// Shed alone gives it up. Recall, a Put of it, or the next Open take it in once there is
-// memory. Only how many there are is known; the directory says which.
+// An object without memory for its entry stays on disk: it counts in Used and is a miss. Only Shed
+// evicts it. Recall, a Put of it, or the next Open adopt it once there is memory. Only the number
+// of such objects is known; the directory lists them.
 
-// unindexed counts them; shed are some of those that Shed found, to be given up next, and
-// passed how many before these could not go: they are read, pinned, or a newer version's.
+// unindexed counts these objects. shed are some that Shed found and evicts next. passed is how many
+// before these could not go: they are read, pinned, or of a newer version.
 type unindexed struct {
 	objects, bytes int64
 	shed           [][16]byte
@@ -28,8 +28,8 @@ func (u *unindexed) add(objects, bytes int64) {
 	u.bytes += bytes
 }
 
-// shedAtOnce is how many objects one look into the directory brings for Shed: enough to
-// spread its cost, few enough not to count in memory.
+// shedAtOnce is how many objects one pass over the directory finds for Shed: enough to spread its
+// cost, and few enough for little memory.
 const shedAtOnce = 256
 
 // lost looks for the files of an object that is not known.
@@ -48,7 +48,7 @@ func (f *Files) lost(version [16]byte) (h halves, ok bool) {
 	return h, h.data && h.sums
 }
 
-// adopt takes an object in that lies there unindexed, if there is memory.
+// adopt takes in an unindexed object, if there is memory.
 func (f *Files) adopt(version [16]byte) bool {
 	h, ok := f.lost(version)
 	if !ok || !f.opt.Pool.Claim(objectBytes) {
@@ -66,8 +66,8 @@ func (f *Files) adopt(version [16]byte) bool {
 	return true
 }
 
-// subtractLocked takes an object out of the count. What the file system added or gave
-// back behind us since it was counted goes with the last one.
+// subtractLocked removes an object from the count. The last one also takes what the file system
+// added or freed since the count.
 func (f *Files) subtractLocked(bytes int64) {
 	u := &f.unindexed
 	if u.objects--; u.objects == 0 {
@@ -94,8 +94,8 @@ func (f *Files) stay() (leave func(), ok bool) {
 	}, true
 }
 
-// forPut takes in what a Put is about to write. An error: it lies there, and there is no
-// memory for it.
+// forPut adopts the object that a Put will write. An error means that it lies there, and that there
+// is no memory for it.
 func (f *Files) forPut(version [16]byte) error {
 	leave, ok := f.stay()
 	if !ok {
@@ -110,7 +110,7 @@ func (f *Files) forPut(version [16]byte) error {
 	return nil
 }
 
-// Recall takes unindexed objects in for as long as there is memory.
+// Recall adopts unindexed objects as long as there is memory.
 func (f *Files) Recall() error {
 	leave, ok := f.stay()
 	if !ok {
@@ -134,14 +134,14 @@ func (f *Files) Recall() error {
 	}
 	if !left {
 		f.mu.Lock()
-		f.used.Add(-f.unindexed.bytes) // of what somebody removed by hand
+		f.used.Add(-f.unindexed.bytes) // bytes of files that somebody removed by hand
 		f.unindexed = unindexed{}
 		f.mu.Unlock()
 	}
 	return nil
 }
 
-// mayRecall reports whether something is unindexed, and whether there is memory.
+// mayRecall reports whether there are unindexed objects, and memory for one.
 func (f *Files) mayRecall() bool {
 	f.mu.Lock()
 	due := f.unindexed.objects > 0 && !f.closed
@@ -153,7 +153,7 @@ func (f *Files) mayRecall() bool {
 	return true
 }
 
-// each calls do for the versions of files that are not known, until it returns false.
+// each calls do for the versions of files that are not known, until do returns false.
 func (f *Files) each(do func(version [16]byte) bool) error {
 	dir, err := os.Open(f.opt.Dir)
 	if err != nil {
@@ -180,8 +180,8 @@ func (f *Files) each(do func(version [16]byte) bool) error {
 	}
 }
 
-// Shed gives up one unindexed object that is not pinned, and returns about how many
-// blocks that were; nil pins none. 0: none may go.
+// Shed evicts one unindexed object that is not pinned, and returns about how many blocks that were.
+// A nil pinned pins none. 0 means that none may go.
 func (f *Files) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 	leave, ok := f.stay()
 	if !ok {
@@ -213,7 +213,7 @@ func (f *Files) Shed(pinned func(hearth.ID) bool) (blocks int64) {
 	return 0
 }
 
-// findShed looks for what may go.
+// findShed fills unindexed.shed.
 func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
 	f.mu.Lock()
 	none := f.unindexed.objects == 0 || f.closed
@@ -242,14 +242,14 @@ func (f *Files) findShed(pinned func(hearth.ID) bool) bool {
 	defer f.mu.Unlock()
 	f.unindexed.shed = found
 	if f.unindexed.passed += len(found); len(found) < shedAtOnce {
-		f.unindexed.passed = 0 // the next look is at all of them again
+		f.unindexed.passed = 0 // the next pass begins anew
 	}
 	return len(found) > 0
 }
 
-// giveUp unlinks an unindexed object, the data first, as reap does, and returns the bytes
-// that this freed. What a newer version wrote is let be, and so is what somebody reads,
-// whose space would not be free.
+// giveUp unlinks an unindexed object, the data first as in reap, and returns the bytes that this
+// freed. It leaves files of a newer version, and files that are read: their space would not be
+// free.
 func (f *Files) giveUp(version [16]byte) (freed int64) {
 	h, ok := f.lost(version)
 	x := &object{version: version}
