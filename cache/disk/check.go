@@ -16,8 +16,8 @@ import (
 	"github.com/hearthfs/hearth/cache/sparse"
 )
 
-// Check reads and verifies all that the directory at path holds. Nobody is kept
-// waiting for it.
+// Check reads and verifies all blocks of the directory at path. Readers and the writer do not wait
+// for it.
 func (s *Store) Check(ctx context.Context, r *check.Run, path string) error {
 	i := slices.IndexFunc(s.dirs, func(d *directory) bool { return d.path == path })
 	if i < 0 {
@@ -29,8 +29,8 @@ func (s *Store) Check(ctx context.Context, r *check.Run, path string) error {
 	return s.dirs[i].verify(ctx, r, scrubPlace{}, func(scrubPlace) {})
 }
 
-// Inside runs a check of what each directory holds. A block that waits to be
-// written is written before. check.ErrLeft: of some directory nothing can be told.
+// Inside runs a check on the content of each directory. If block b waits to be written, it is
+// written before. check.ErrLeft means that nothing can be said about some directory.
 func (s *Store) Inside(ctx context.Context, r *check.Run, b *hearth.Block, do func(*segment.Log, *sparse.Files) error) error {
 	var errs []error
 	for _, d := range s.dirs {
@@ -42,7 +42,7 @@ func (s *Store) Inside(ctx context.Context, r *check.Run, b *hearth.Block, do fu
 	return errors.Join(errs...)
 }
 
-// verify checks from a place on.
+// verify checks from a place on, and calls at for each place that it reaches.
 func (d *directory) verify(ctx context.Context, r *check.Run, from scrubPlace, at func(scrubPlace)) error {
 	return d.within(r, func(log *segment.Log, files *sparse.Files) error {
 		if !from.Objects {
@@ -54,8 +54,8 @@ func (d *directory) verify(ctx context.Context, r *check.Run, from scrubPlace, a
 	})
 }
 
-// within runs a check of what the directory holds, for as long as it is in use and its
-// device answers.
+// within runs a check on the content of the directory, as long as that is in use and its device
+// answers.
 func (d *directory) within(r *check.Run, do func(*segment.Log, *sparse.Files) error) error {
 	vol := d.use()
 	if vol == nil || !d.readable() {
@@ -67,7 +67,7 @@ func (d *directory) within(r *check.Run, do func(*segment.Log, *sparse.Files) er
 	defer vol.release()
 	r.Step = func(op func()) bool {
 		return d.readable() && d.volume.Load() == vol && d.aside(func() {
-			if vol.tryRetain() { // one that is left stays in front of Close
+			if vol.tryRetain() { // an abandoned operation keeps Close waiting
 				defer vol.release()
 				op()
 			}
@@ -75,7 +75,7 @@ func (d *directory) within(r *check.Run, do func(*segment.Log, *sparse.Files) er
 	}
 	packed, isLog := vol.packed.(*packedArea)
 	whole, isFiles := vol.whole.(wholeArea)
-	if !isLog || !isFiles { // a test's
+	if !isLog || !isFiles { // only in tests
 		return nil
 	}
 	if err := do(packed.log, whole.files); err != nil {
@@ -89,10 +89,10 @@ type scrubbing struct {
 	*scrub
 	ctx   context.Context
 	end   context.CancelFunc
-	ended chan struct{} // closed when the goroutine has
+	ended chan struct{} // closed when the goroutine has ended
 }
 
-// scrubs scrubs the directory until end is called.
+// scrubs runs the scrub of the directory until end is called.
 func (d *directory) scrubs() {
 	defer close(d.scrub.ended)
 	d.scrub.Run(d.scrub.ctx)
@@ -100,10 +100,10 @@ func (d *directory) scrubs() {
 
 func (d *directory) newScrub() scrubbing {
 	name := filepath.Join(d.path, ScrubFile)
-	noted, _ := os.ReadFile(name) // without it a pass begins anew
+	noted, _ := os.ReadFile(name) // if it cannot be read, a pass begins anew
 	note := func(text []byte) {
 		if !d.writable() {
-			return // it may be another file system's by now
+			return // another file system may lie there now
 		}
 		d.aside(func() {
 			if os.WriteFile(name+".new", text, 0o600) == nil {
@@ -118,9 +118,9 @@ func (d *directory) newScrub() scrubbing {
 	return s
 }
 
-// Own takes a cache directory that no process uses, without changing anything in it
-// but the lock file. ErrRefused, with the cure: it is another's, of a newer format,
-// in a FUSE mount, or in use (ErrInUse). os.ErrNotExist: there is none.
+// Own locks a cache directory that no process uses, and changes nothing else in it. It fails with
+// ErrRefused, whose text has the cure, for a directory that is foreign, of a newer format, in a
+// FUSE mount, or in use (ErrInUse). It fails with os.ErrNotExist if there is none.
 func Own(path string) (release func(), err error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open cache directory: %w", err)

@@ -167,7 +167,8 @@ func nearest(path string, st *unix.Statfs_t, statfs statfsFunc) error {
 	}
 }
 
-// deviceFailed tells a failing device from a set-up that a person must mend.
+// deviceFailed reports whether an error is of a failing device, and not of a set-up that a person
+// must mend.
 func deviceFailed(err error) bool {
 	var no syscall.Errno
 	if errors.Is(err, ErrRefused) || !errors.As(err, &no) {
@@ -235,7 +236,7 @@ func (d *directory) put(b hearth.Block, v *hearth.View) error {
 	return fmt.Errorf("put block %v: %w", b.ID(), err)
 }
 
-// admit is a first look at the room, with figures that may be seconds old. The writer looks again.
+// admit checks for room, with figures that may be seconds old. The writer checks again.
 func (d *directory) admit(b hearth.Block) error {
 	if !d.holds(b) {
 		return ErrTooFar

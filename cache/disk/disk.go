@@ -175,7 +175,7 @@ func Open(o Options) (*Store, error) {
 	for _, do := range o.Dirs {
 		d, err := newDirectory(do, &o, s.node)
 		if err != nil {
-			_ = s.Close() // what stands in the way of opening is told
+			_ = s.Close() // the error that ends Open is returned
 			return nil, fmt.Errorf("open disk cache: %w", err)
 		}
 		if e := d.ejection.Load(); e != nil {
@@ -190,7 +190,7 @@ func Open(o Options) (*Store, error) {
 		go d.guard.LookOut()
 	}
 	if len(failed) == len(s.dirs) {
-		_ = s.Close() // what stands in the way of opening is told
+		_ = s.Close() // the error that ends Open is returned
 		return nil, fmt.Errorf("open disk cache: %w", errors.Join(failed...))
 	}
 	return s, nil
@@ -220,8 +220,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Get returns bytes of a block that is queued or on disk, verified; else ErrMiss,
-// or the context's error when memory did not come in time.
+// Get returns bytes of a block that is queued or on disk, verified. It fails with ErrMiss, or with
+// the context's error if memory did not come in time.
 func (s *Store) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	id := b.ID()
 	first := s.place(&id.Version)
@@ -286,7 +286,7 @@ func (s *Store) Takes(b hearth.Block) bool {
 	return soon
 }
 
-// taker is the directory that takes an object now. nil means that none does.
+// taker returns the directory that takes an object now. nil means that none does.
 func (s *Store) taker(version [16]byte) *directory {
 	if first := s.dirs[s.place(&version)]; first.writable() {
 		return first
@@ -297,7 +297,7 @@ func (s *Store) taker(version [16]byte) *directory {
 	return nil
 }
 
-// target is the directory that takes the block's object now.
+// target returns the directory that takes the block's object now.
 func (s *Store) target(b hearth.Block, v *hearth.View) (*directory, error) {
 	if v.Len() != b.Len() || !b.Object.Cacheable() {
 		return nil, fmt.Errorf("put block %v of %d bytes: only whole blocks of objects with a strong ETag are kept", b.ID(), v.Len())
@@ -310,8 +310,7 @@ func (s *Store) target(b hearth.Block, v *hearth.View) (*directory, error) {
 	return d, nil
 }
 
-// LocalFile hands out an object that is whole in one sparse file. It does not wait for queued
-// blocks.
+// LocalFile lends an object that is whole in one sparse file. It does not wait for queued blocks.
 func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	if o.Size <= hearth.BlockSize { // packed
 		return nil, nil, hearth.ErrMiss
@@ -333,7 +332,7 @@ func (s *Store) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	return nil, nil, hearth.ErrMiss
 }
 
-// Samples names one file of each directory that is in use, as fuse.LocalFiler says.
+// Samples returns one file of each directory in use; fuse.LocalFiler says what for.
 func (s *Store) Samples() []string {
 	var all []string
 	for _, d := range s.dirs {
@@ -347,8 +346,8 @@ func (s *Store) Samples() []string {
 // NodeID is the random id of this node, kept in its first directory.
 func (s *Store) NodeID() string { return s.node }
 
-// NamesDirs are the paths where the namespace may lie, one in each directory that is in use. The
-// bytes it allocates, measured every 2 s, count against that directory's budget.
+// NamesDirs returns the paths where the namespace may lie, one in each directory in use. The bytes
+// that it allocates, measured every 2 s, count against that directory's budget.
 func (s *Store) NamesDirs() []string {
 	var all []string
 	for _, d := range s.dirs {
@@ -359,7 +358,7 @@ func (s *Store) NamesDirs() []string {
 	return all
 }
 
-// Close writes what is queued, and gives up the directories.
+// Close writes the queued blocks, and releases the directories.
 func (s *Store) Close() error {
 	for _, d := range s.dirs {
 		d.scrub.end()

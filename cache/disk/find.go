@@ -36,8 +36,8 @@ func (s *Store) Find(id hearth.ID) (dir, kind string, unread bool) {
 	return dir, kind, unread
 }
 
-// Whole reports whether an object is whole in a file of its own, and whether LocalFile
-// would hand it out at once.
+// Whole reports whether an object is whole in a file of its own, and whether LocalFile would lend
+// it at once.
 func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
 	for _, d := range s.dirs {
 		vol := d.use()

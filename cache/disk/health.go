@@ -51,8 +51,7 @@ func (s *streak) failed(now time.Time) bool {
 	return s.n.Add(1) >= ejectAfter
 }
 
-// ejection says that a directory is out of use. A directory whose writes failed
-// may still be read.
+// ejection means that a directory is out of use. If only writes failed, it may still be read.
 type ejection struct {
 	cause error
 	reads bool // reads have ended, too
@@ -60,7 +59,7 @@ type ejection struct {
 	again error // of the last attempt to take it back
 }
 
-// why is the cause for people, and the error of the last attempt to take the directory back.
+// why returns the cause for people, with the error of the last attempt to take the directory back.
 func (e *ejection) why() string {
 	if e.again == nil {
 		return e.cause.Error()
@@ -129,8 +128,8 @@ func shortOfDescriptors(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// tryReturn takes an ejected directory back if it is well. Only the writer
-// changes homes and volumes.
+// tryReturn takes an ejected directory back if it works again. Only the writer changes homes and
+// volumes.
 func (d *directory) tryReturn(now time.Time) {
 	if d.retryAt.IsZero() {
 		d.retryAt = d.ejection.Load().at.Add(d.opt.RetryAfter)
@@ -239,7 +238,7 @@ func (d *directory) sameDisk() error {
 	return nil
 }
 
-// deviceOf is the number of the file system that a path lies on, or will.
+// deviceOf returns the number of the file system on which a path lies, or will lie.
 func deviceOf(path string) uint64 {
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
 		var st unix.Stat_t

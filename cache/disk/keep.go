@@ -118,7 +118,7 @@ func (d *directory) syncNow() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // Syncfs has said all
+	defer func() { _ = dir.Close() }() // the result is Syncfs's
 	return unix.Syncfs(int(dir.Fd()))
 }
 

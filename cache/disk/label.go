@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads and writes hearth.json, which says whose a cache directory is and
-// in what format it lies there.
+// This file reads and writes hearth.json, which says which node a cache directory belongs to, and
+// its format.
 
 // LabelFormat is the version of the directory's layout. Segments, objects and names have
 // versions of their own.
 const LabelFormat = 1
 
-// errLabelDamaged says that a label is not what was written.
+// errLabelDamaged means that a label is not what was written.
 var errLabelDamaged = errors.New("damaged")
 
 // Label is the content of hearth.json. Every later format keeps these four fields, so

@@ -13,8 +13,7 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// packedArea is the area of small objects, and of those that are too large for a
-// file of their own.
+// packedArea is the area of small objects, and of those that are too large for a file of their own.
 type packedArea struct {
 	log     *segment.Log
 	entries []segment.Entry // reused by put; only the writer uses it
@@ -34,8 +33,8 @@ func openPacked(d *directory) (area, error) {
 	return &packedArea{log: log, clock: d.clock}, nil
 }
 
-// openFiles is how many segments stay open: all of them, if that leaves three quarters of the limit
-// on descriptors to others.
+// openFiles returns how many segments stay open: all of them, if that leaves three quarters of the
+// limit on descriptors to others.
 func openFiles(dirs int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -81,7 +80,7 @@ func (a *packedArea) forget(version [16]byte, blocks int64) {
 	a.log.EvictObject(version, blocks)
 }
 
-// compact rewrites segments in which little is live. It returns false when none is due.
+// compact rewrites segments with few live bytes. It returns false when none is due.
 func (a *packedArea) compact(ctx context.Context) (bool, error) {
 	n, err := a.log.Compact(ctx)
 	return n > 0, err

@@ -8,8 +8,8 @@ import (
 	"github.com/hearthfs/hearth/cache/sparse"
 )
 
-// Needs is the index of the directory that takes an object now, and about how many bytes it takes
-// there.
+// Needs returns the index of the directory that takes an object now, and an estimate of the bytes
+// that it takes there.
 func (s *Store) Needs(o *hearth.Object) (dir int, bytes int64) {
 	if dir = s.place(&o.Version); !s.dirs[dir].writable() {
 		dir = max(0, s.nextWritable(&o.Version))
@@ -20,8 +20,8 @@ func (s *Store) Needs(o *hearth.Object) (dir int, bytes int64) {
 	return dir, segment.Needs(o)
 }
 
-// Free is the number of bytes that each directory takes now without evicting anything. It leaves
-// out one group commit, which is measured only after it ended.
+// Free returns the number of bytes that each directory takes now without an eviction. It leaves out
+// one group commit, which is measured only after its end.
 func (s *Store) Free() []int64 {
 	all := make([]int64, len(s.dirs))
 	for i, d := range s.dirs {
@@ -32,11 +32,11 @@ func (s *Store) Free() []int64 {
 	return all
 }
 
-// place is the index of the object's directory by weighted rendezvous hashing. So adding or
-// removing a directory moves only its own share.
+// place returns the index of the object's directory, by weighted rendezvous hashing. So a new or
+// removed directory moves only its own share.
 func (s *Store) place(version *[16]byte) int { return s.best(version, false) }
 
-// nextWritable is the best-ranked directory that takes writes now, or -1.
+// nextWritable returns the best-ranked directory that takes writes now, or -1.
 func (s *Store) nextWritable(version *[16]byte) int { return s.best(version, true) }
 
 func (s *Store) best(version *[16]byte, writable bool) int {

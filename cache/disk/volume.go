@@ -9,8 +9,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// blocks is how the blocks of one area of a directory are used: the packed ones
-// (package segment) or the sparse files (package sparse).
+// blocks reads, writes and evicts the blocks of one area of a directory: the packed area (package
+// segment) or the sparse files (package sparse).
 type blocks interface {
 	get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error)
 	has(id hearth.ID) bool
@@ -22,7 +22,7 @@ type blocks interface {
 	evict(id hearth.ID) bool
 }
 
-// upkeep is the rest of what an area does.
+// upkeep is the rest of the methods of an area.
 type upkeep interface {
 	// forget evicts all blocks of a version, which has this many.
 	forget(version [16]byte, blocks int64)
@@ -61,8 +61,8 @@ type areaStats struct {
 	blocks, corrupt, errors, indexBytes, written int64
 }
 
-// volume is the opened content of a directory. Each call of a reader holds a
-// reference, and so does the directory; the last one closes it.
+// volume is the open content of a directory. The directory holds a reference, and so does each call
+// of a reader. The last release closes it.
 type volume struct {
 	packed, whole area
 	refs          atomic.Int64
@@ -78,7 +78,7 @@ func openVolume(d *directory) (*volume, error) {
 	}
 	packed, err := openPacked(d)
 	if err != nil {
-		_ = whole.close() // the other area could not be opened, which is told
+		_ = whole.close() // the error of the other area is returned
 		return nil, err
 	}
 	return newVolume(packed, whole), nil
