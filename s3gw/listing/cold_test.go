@@ -12,7 +12,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// directories are keys in so many directories, so many in each, named by pattern.
+// directories returns the keys of a tree with so many directories and so many keys in each, named
+// by pattern.
 func directories(pattern string, dirs, keys int) *tree {
 	var objects []*hearth.Object
 	for d := range dirs {
@@ -24,8 +25,8 @@ func directories(pattern string, dirs, keys int) *tree {
 }
 
 func TestColdPages(t *testing.T) {
-	// A page of a tree of which nothing is known asks the origin for few directories, some at once,
-	// or passes, which is seen before most of them are waited for; without a delimiter, that is.
+	// A page of an unknown tree without a delimiter asks the origin for few directories, some at
+	// once. Or it passes to the origin, and that is decided before it waits for most of them.
 	page := Query{Version: 2, Max: 1000, Asks: MostAsked}
 	alone, groups := page, page
 	alone.Asks, groups.Delimiter = 0, "/"
@@ -71,8 +72,8 @@ func TestColdPages(t *testing.T) {
 }
 
 func TestPagesGetKnown(t *testing.T) {
-	// What a page that passed had asked for is known to the next: after some the whole page comes
-	// from the tree, and asks for nothing. Names whose time is over are asked for again.
+	// What a page that passed had asked for is known to the next. After some pages the whole page
+	// comes from the tree, and asks for nothing. Names past their bound are asked for again.
 	n := directories("%03d", 200, 3).cold()
 	q := Query{Version: 2, Max: 1000, Asks: MostAsked}
 	passed := 0
@@ -102,8 +103,8 @@ func TestPagesGetKnown(t *testing.T) {
 }
 
 func TestPagesOfTreeAndOrigin(t *testing.T) {
-	// Pages of which some are the tree's and some the origin's, as the tree knows and forgets
-	// directories, tell each key once; none asks for more than it may.
+	// Some pages come from the tree and some from the origin, as the tree learns and forgets
+	// directories. Together they list each key once, and none asks for more than it may.
 	rapid.Check(t, func(t *rapid.T) {
 		keys := keysOf(t)
 		tree := treeOfKeys(keys...).cold()
@@ -144,8 +145,8 @@ func TestPagesOfTreeAndOrigin(t *testing.T) {
 	})
 }
 
-// BenchmarkColdFlat tells what a page costs of which nothing is known: requests of the origin, and
-// how often it is waited for. A page that passes costs one of both more.
+// BenchmarkColdFlat measures a page of which nothing is known: requests to the origin, and how
+// often the page waits for it. A page that passes costs one more of both.
 func BenchmarkColdFlat(b *testing.B) {
 	for _, c := range []struct {
 		name       string

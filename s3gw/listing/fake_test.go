@@ -17,12 +17,12 @@ import (
 // tree is Names over a set of keys, and counts what it is asked.
 type tree struct {
 	dirs map[string][]named
-	// told counts entries, asked calls.
+	// told counts entries that were listed, asked counts calls.
 	told, asked int
-	// fail, where set, is asked before each call.
+	// fail, if set, is called before each call, and may return its error.
 	fail func(prefix string) error
-	// known, where set, are the directories that the origin is not asked for; requests are those
-	// that it was asked for, and waits how often all that was under way was waited for.
+	// known, if set, holds the directories that the origin is not asked for. requests are those
+	// that it was asked for. waits counts how often all requests in flight were waited for.
 	known    map[string]bool
 	running  map[string]bool
 	requests []string
@@ -97,7 +97,7 @@ func (t *tree) Dir(ctx context.Context, prefix, after string, each func(Entry) b
 	return ctx.Err()
 }
 
-// Asks tells of known, and of what is under way.
+// Asks uses known, and the requests in flight.
 func (t *tree) Asks(prefix string, ahead bool) bool {
 	if t.known == nil || t.known[prefix] || t.running[prefix] {
 		return false
@@ -109,7 +109,7 @@ func (t *tree) Asks(prefix string, ahead bool) bool {
 	return true
 }
 
-// learn waits for a directory to be known, and so for all that are asked for at the time.
+// learn waits until a directory is known, and with it all that are in flight at the time.
 func (t *tree) learn(prefix string) {
 	if t.known == nil || t.known[prefix] {
 		return
@@ -119,7 +119,7 @@ func (t *tree) learn(prefix string) {
 	t.arrive()
 }
 
-// arrive has all that is under way be known.
+// arrive makes known all directories in flight.
 func (t *tree) arrive() {
 	for under := range t.running {
 		t.known[under] = true
@@ -127,13 +127,13 @@ func (t *tree) arrive() {
 	clear(t.running)
 }
 
-// cold has the tree know nothing.
+// cold makes the tree forget everything.
 func (t *tree) cold() *tree {
 	t.known, t.running = map[string]bool{}, map[string]bool{}
 	return t
 }
 
-// page is a document as clients read it.
+// page is a document as a client parses it.
 type page struct {
 	Name, Prefix          string
 	Marker, NextMarker    string

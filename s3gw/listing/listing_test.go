@@ -16,7 +16,8 @@ import (
 )
 
 func TestDescends(t *testing.T) {
-	// A page in the midst of a big tree reads what it tells, and little else; the last page says that nothing follows.
+	// A page in the middle of a big tree reads the names that it lists, and few others. The last
+	// page says that nothing follows.
 	var objects []*hearth.Object
 	for d := range 100 {
 		for f := range 100 {
@@ -55,7 +56,8 @@ func TestDescends(t *testing.T) {
 }
 
 func TestUnsure(t *testing.T) {
-	// What the tree cannot tell, or XML cannot carry, is no answer: nothing is left in the buffer, and the cause is known.
+	// A listing that the tree does not know, or that XML cannot carry, is not answered: nothing is
+	// left in the buffer, and the cause is known.
 	broken := errors.New("broken")
 	failing := treeOfKeys("a", "b/c", "d")
 	failing.fail = func(prefix string) error {
@@ -110,7 +112,7 @@ func TestUnsure(t *testing.T) {
 	}
 }
 
-// wrong is a tree that tells one entry.
+// wrong is a tree with one entry.
 type wrong struct{ Entry }
 
 func (w wrong) Dir(_ context.Context, _, _ string, each func(Entry) bool) error {
@@ -121,7 +123,8 @@ func (w wrong) Dir(_ context.Context, _, _ string, each func(Entry) bool) error 
 func (w wrong) Asks(string, bool) bool { return false }
 
 func TestDocument(t *testing.T) {
-	// A document stands behind what the buffer held, with keys that need escapes, the longest prefix, owners and class where they are known.
+	// A document is appended to the buffer. It has keys that need escapes, the longest prefix, and
+	// owners and class where they are known.
 	long := strings.Repeat("&", 1000) + "/"
 	b := Bucket{Name: "b<", Owner: Owner{ID: "me", Name: "M&E"}, Class: "STANDARD"}
 	for _, keys := range [][]string{{}, {"a"}, {long + "a", long + "b/c"}, {"a&b<c>d\"e'f", "g\th\ni\rj", "k\u00e9\U0001F600\x7f"}} {
@@ -169,7 +172,7 @@ func TestTime(t *testing.T) {
 }
 
 func TestSmall(t *testing.T) {
-	// The other answers are MinIO's, byte for byte, with what it does not tell left out.
+	// The other answers equal MinIO's, byte for byte, except elements that MinIO leaves out.
 	const xmlns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`
 	at := time.Date(2026, 11, 23, 8, 10, 16, 653e6, time.UTC)
 	for got, want := range map[string]string{
@@ -245,8 +248,9 @@ func TestAPageAllocatesNothingPerKey(t *testing.T) {
 }
 
 func TestStorageClasses(t *testing.T) {
-	// Objects of other classes than the bucket's stand among those of its own: each is told its class,
-	// with an owner where that was asked for. Clients leave objects of an archive alone by it.
+	// Objects of other storage classes stand among those of the bucket's class. Each is listed with
+	// its class, and with an owner if that was asked for. By the class clients leave archived
+	// objects alone.
 	var objects []*hearth.Object
 	classes := []string{"", "GLACIER", "GLACIER", "", "STANDARD_IA", "a<b"}
 	for i, class := range classes {

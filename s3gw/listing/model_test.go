@@ -10,14 +10,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// answer is what a listing tells.
+// answer is the content of a listing.
 type answer struct {
 	keys, groups []string
 	truncated    bool
 }
 
-// reference lists a sorted slice as the definition says: the keys with the prefix behind after,
-// grouped; of a group that after names nothing is told, with skip.
+// reference lists a sorted slice by the definition: the keys with the prefix behind after, grouped.
+// With skip a group that after names is left out.
 func reference(keys []string, q Query, after string, skip bool) (a answer) {
 	for _, key := range keys {
 		if !strings.HasPrefix(key, q.Prefix) || key <= after && after != "" {
@@ -61,7 +61,7 @@ func keysOf(t *rapid.T) []string {
 	return keys
 }
 
-// near is a string like a part of one of the keys.
+// near draws a string like a part of one of the keys.
 func near(t *rapid.T, keys []string, what string) string {
 	s := rapid.SampledFrom(append([]string{"", "a", "/", "b/", "-"}, keys...)).Draw(t, what)
 	s = s[:rapid.IntRange(0, len(s)).Draw(t, what+" length")]
@@ -69,8 +69,9 @@ func near(t *rapid.T, keys []string, what string) string {
 }
 
 func TestModel(t *testing.T) {
-	// Of any keys any query tells what the definition says; its pages, walked to the end, tell each key and group once, and an origin that is
-	// asked for one of them by ForOrigin tells the same.
+	// For any keys and any query the answer is what the definition says. Its pages, followed to the
+	// end, list each key and group once. An origin that is asked for one of them by ForOrigin lists
+	// the same.
 	rapid.Check(t, func(t *rapid.T) {
 		keys := keysOf(t)
 		for range 20 {
@@ -108,14 +109,14 @@ func walkPages(t *rapid.T, keys []string, q Query) {
 	}
 }
 
-// inGroup says whether a page begins in a group, which is the origin's to answer.
+// inGroup reports whether a page begins in a group, which the origin answers.
 func inGroup(q Query) bool {
 	rest, ok := strings.CutPrefix(q.behind(), q.Prefix)
 	i := strings.IndexByte(rest, '/')
 	return q.Max > 0 && q.Delimiter != "" && ok && i >= 0 && (i+1 < len(rest) || q.Version == 2 && q.Token == "")
 }
 
-// next makes the query that goes on behind a page, as a client does.
+// next returns the query for the next page, as a client makes it.
 func next(t *rapid.T, q *Query, p page) {
 	switch {
 	case q.Version == 2:
@@ -130,7 +131,8 @@ func next(t *rapid.T, q *Query, p page) {
 	}
 }
 
-// checkOrigin asks an origin, which tells a group if one of its keys follows, for the same page.
+// checkOrigin asks an origin for the same page. That origin lists a group if one of its keys
+// follows.
 func checkOrigin(t *rapid.T, keys []string, q Query, p page) {
 	sent := "list-type=2&delimiter=" + q.Delimiter + "&prefix=" + url.QueryEscape(q.Prefix)
 	raw := ForOrigin("start-after=a&" + sent + "&continuation-token=" + q.Token)
@@ -144,7 +146,8 @@ func checkOrigin(t *rapid.T, keys []string, q Query, p page) {
 }
 
 func TestPlaces(t *testing.T) {
-	// A directory stands where its name with "/" behind would, and a place before a prefix is before each name that begins so.
+	// A directory sorts as its name with "/" behind, and a place before a prefix comes before each
+	// name with that prefix.
 	names := []string{"", "a", "a-", "a0", "a-0", "ab", "a\x00", "a\x00\x00", "0", "-", "b", "é", "a."}
 	for _, a := range names {
 		for _, b := range names {

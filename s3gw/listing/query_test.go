@@ -9,14 +9,15 @@ import (
 	"github.com/hearthfs/hearth/s3gw/request"
 )
 
-// tokenOf is the token that goes on behind a key.
+// tokenOf returns the token of the page behind a key.
 func tokenOf(key string) string {
 	w := walk{entry: Entry{Name: key}}
 	return string(w.token(nil))
 }
 
 func TestParse(t *testing.T) {
-	// Queries mean what they mean to Amazon; what it refuses is refused, what is not known or means several things passes.
+	// Queries mean what they mean at Amazon. What Amazon refuses is refused, and what is not known
+	// or ambiguous passes.
 	token := tokenOf("a/b c")
 	for raw, want := range map[string]any{
 		"":            Query{Version: 1, Max: 1000},
@@ -88,7 +89,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestForOrigin(t *testing.T) {
-	// An origin is asked for the page behind the token's key, and for all else as it was sent; what holds no token of ours is not touched.
+	// An origin is asked for the page behind the token's key, and for all else as it was sent. A
+	// query without a token of ours is not changed.
 	for raw, want := range map[string]string{
 		"list-type=2&prefix=%2f&continuation-token=" + tokenOf("a b+c/é"):                "list-type=2&prefix=%2f&start-after=a%20b%2Bc%2F%C3%A9",
 		"continuation-token=" + tokenOf("a/") + "&start-after=0&delimiter=/&list-type=2": "delimiter=/&list-type=2&start-after=a%2F%F4%8F%BF%BF",
@@ -105,7 +107,8 @@ func TestForOrigin(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	// No query panics; what is taken stays in its bounds, and means the same when it is written anew.
+	// No query panics. A parsed query stays within its bounds, and means the same when it is
+	// written again.
 	f.Add("list-type=2&prefix=a%2Fb&delimiter=/&start-after=a/b&max-keys=3&encoding-type=url&fetch-owner=true")
 	f.Add("prefix=a&marker=ab&max-keys=-1")
 	f.Add("list-type=2&continuation-token=" + tokenOf("a/"))
@@ -132,7 +135,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzToken(f *testing.F) {
-	// A token tells its key, and nothing else is one.
+	// A token yields its key, and no other text is a token.
 	f.Add("a/b", tokenOf("x"))
 	f.Add(strings.Repeat("a", maxKey), "")
 	f.Add("\xff\x00", "hearth1.AAAAAGE")

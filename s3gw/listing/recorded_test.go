@@ -26,12 +26,12 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// recording is what a server answered. testdata holds one of each, made by
-// HEARTH_RECORD=yes go test ./s3gw/listing, which asks the servers anew.
+// recording holds the answers of a server. testdata has one for each server, made by
+// HEARTH_RECORD=yes go test ./s3gw/listing, which asks the servers again.
 type recording struct {
-	// Keys is each bucket's, as they were put.
+	// Keys are the keys of each bucket, in the order in which they were put.
 	Keys map[string][]string
-	// Answers are to the queries, one after another.
+	// Answers belong to the queries, in the same order.
 	Answers []recorded
 }
 
@@ -41,7 +41,7 @@ type recorded struct {
 	Body          string
 }
 
-// recordedKeys has a bucket of keys that XML can carry, and one of such that it cannot.
+// recordedKeys returns the keys of a bucket that XML can carry, and of one that it cannot.
 func recordedKeys() map[string][]string {
 	return map[string][]string{
 		"plain": {"a-b", "a/b", "a/b2", "a/c/d", "a/c/e", "a0", "b/", "b/x", "sp ace", "sp aced/a b", "plus+", "pct%2F", `amp&<>"'`, "uml\u00fc", "uml\u00fct/x", "tilde~",
@@ -51,10 +51,10 @@ func recordedKeys() map[string][]string {
 	}
 }
 
-// recordedQueries are asked of each bucket.
+// recordedQueries are sent to each bucket.
 func recordedQueries() []string {
 	return []string{
-		"list-type=2&encoding-type=url", // the first: it tells what the objects are
+		"list-type=2&encoding-type=url", // the first: it lists the objects
 		"list-type=2", "", "encoding-type=url", "list-type=2&fetch-owner=true&prefix=a", "list-type=2&fetch-owner=false&prefix=a",
 		"list-type=2&delimiter=%2F", "delimiter=%2F&max-keys=9", "delimiter=%2F&encoding-type=url&max-keys=9", "delimiter=&max-keys=&prefix=a",
 		"list-type=2&max-keys=0", "max-keys=0&delimiter=%2F", "list-type=2&max-keys=1", "max-keys=3", "max-keys=3&delimiter=%2F", "list-type=2&max-keys=5&delimiter=%2F",
@@ -67,18 +67,18 @@ func recordedQueries() []string {
 		"list-type=2&prefix=b&start-after=a", "list-type=2&prefix=b&start-after=c", "marker=a%2Fb&max-keys=4", "marker=a%2F&delimiter=%2F&max-keys=4",
 		"marker=a&delimiter=%2F&max-keys=4&encoding-type=url", "marker=a%2Fc%2F&delimiter=%2F&prefix=a%2F", "marker=a%2Fb&delimiter=%2F&prefix=a%2F", "marker=z%2Fy-x",
 		"marker=zz", "marker=b%2F&prefix=b%2F", "max-keys=-1", "max-keys=x", "list-type=2&max-keys=-5",
-		// Pages of ours that had to pass: the servers are asked for them by ForOrigin.
+		// Pages of ours that had to pass: ForOrigin makes the query to the server.
 		"list-type=2&delimiter=%2F&max-keys=4&continuation-token=" + tokenOf("a/"), "list-type=2&max-keys=4&continuation-token=" + tokenOf("a/b"),
 		"list-type=2&delimiter=%2F&prefix=a%2F&continuation-token=" + tokenOf("a/c/"), "list-type=2&prefix=b%2F&delimiter=%2F&continuation-token=" + tokenOf("b/"),
 		"list-type=2&delimiter=%2F&max-keys=4&encoding-type=url&continuation-token=" + tokenOf("sp ace"),
 	}
 }
 
-// record writes a server's recording anew, with the server of this machine.
+// record makes a server's recording again, with the server of this machine.
 func record(t *testing.T, name string, s3 *hearthtest.S3) {
 	r := recording{Keys: recordedKeys()}
 	if name == "versitygw" {
-		delete(r.Keys, "control") // it garbles them
+		delete(r.Keys, "control") // the server garbles them
 	}
 	for _, bucket := range slices.Sorted(maps.Keys(r.Keys)) {
 		if err := s3.CreateBucket(t.Context(), bucket); err != nil {
@@ -127,7 +127,7 @@ func startMinIO(t *testing.T) *hearthtest.S3 {
 	s3 := &hearthtest.S3{Endpoint: "http://" + address, Region: "us-east-1", AccessKey: "recording", SecretKey: "recording"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for s3.CreateBucket(ctx, "ready") != nil { // it waits between its own tries
+	for s3.CreateBucket(ctx, "ready") != nil { // the client waits between its attempts
 		if ctx.Err() != nil {
 			t.Fatal(output())
 		}
@@ -187,7 +187,7 @@ func recordings(t *testing.T, name string, each func(t *testing.T, r recorded, q
 				return
 			}
 			bucket := Bucket{Name: a.Bucket, Class: "STANDARD"}
-			// As the endpoint does: the origin told who owns the objects.
+			// As at the endpoint: the owner of the objects came from the origin.
 			if told := owner.FindStringSubmatch(a.Body); told != nil {
 				bucket.Owner = Owner{ID: told[1], Name: told[3]}
 			}
@@ -207,7 +207,7 @@ func recordings(t *testing.T, name string, each func(t *testing.T, r recorded, q
 	}
 }
 
-// recordedTree is the tree of a bucket, from its first answer.
+// recordedTree builds the tree of a bucket from its first answer.
 func recordedTree(t *testing.T, a recorded) *tree {
 	p := read(t, []byte(a.Body))
 	var objects []*hearth.Object

@@ -11,7 +11,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// reference is what net/http answers; 599 where Serve has to pass, whatever that says.
+// reference returns net/http's answer, or 599 where Serve must pass, whatever net/http says.
 func reference(o *hearth.Object, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	w.Header().Set("Etag", `"`+o.ETag+`"`)
@@ -20,8 +20,8 @@ func reference(o *hearth.Object, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// same compares an answer of ours with net/http's. That sends no Last-Modified beside an ETag in
-// a 304, which stores do.
+// same compares an answer of ours with net/http's. In a 304 net/http sends no Last-Modified beside
+// an ETag; stores do.
 func same(t *testing.T, r *http.Request, got, want *httptest.ResponseRecorder) {
 	t.Helper()
 	names := []string{"Etag", "Content-Length", "Content-Range", "Content-Type", "Last-Modified"}
@@ -39,8 +39,8 @@ func same(t *testing.T, r *http.Request, got, want *httptest.ResponseRecorder) {
 }
 
 func TestConditionsAreNetHTTPs(t *testing.T) {
-	// Of all combinations of conditions, what is answered is what net/http answers (200, 206,
-	// 304), and 412 is never ours to say.
+	// For all combinations of conditions, an answer of ours is net/http's (200, 206, 304). A 412 is
+	// never given here.
 	s := serve(t, newBucket(t), Options{})
 	o := object("conditions", 100)
 	tag, at := `"`+o.ETag+`"`, o.ModTime.Truncate(time.Second)
@@ -74,8 +74,8 @@ func TestConditionsAreNetHTTPs(t *testing.T) {
 }
 
 func TestWhatIsSureIsAnswered(t *testing.T) {
-	// What Amazon documents and MinIO and versitygw agree about is answered, what they
-	// answer differently passes.
+	// Conditions on which Amazon's documentation, MinIO and versitygw agree are answered. Where
+	// servers differ the request passes.
 	s := serve(t, newBucket(t), Options{})
 	o := object("sure", 100)
 	tag, now := `"`+o.ETag+`"`, o.ModTime.Format(http.TimeFormat)
@@ -135,8 +135,8 @@ func TestWhatIsSureIsAnswered(t *testing.T) {
 }
 
 func TestRangesAreNetHTTPs(t *testing.T) {
-	// Ranges of objects of none, one, and several blocks give the bytes that net/http gives;
-	// what it refuses or reads leniently passes.
+	// Ranges of objects of no, one and several blocks give the same bytes as net/http. What it
+	// refuses, or reads leniently, passes.
 	s := serve(t, newBucket(t), Options{})
 	const block = hearth.BlockSize
 	for _, size := range []int64{0, 1, 12, block, block + 5, 3 * block} {
@@ -171,7 +171,7 @@ func TestRangesAreNetHTTPs(t *testing.T) {
 }
 
 func FuzzConditions(f *testing.F) {
-	// Whatever a client sends as conditions and range: an answer is net/http's.
+	// Whatever a client sends as conditions and range: if it is answered, the answer is net/http's.
 	o := object("fuzz", 100)
 	tag, at := `"`+o.ETag+`"`, o.ModTime.Format(http.TimeFormat)
 	f.Add(tag, "", at, "", "bytes=1-2")

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBroken = errors.New("broken")
 
-// modTime is when all test objects were written.
+// modTime is the time of the write of all test objects.
 func modTime() time.Time { return time.Date(2026, 5, 4, 3, 2, 1, 500e6, time.UTC) }
 
 // object makes an Object with a key of its own.
@@ -31,21 +31,21 @@ func object(key string, size int64) *hearth.Object {
 	return o
 }
 
-// content is what an object holds from off on.
+// content returns the bytes of an object from off on.
 func content(o *hearth.Object, off, n int64) []byte {
 	p := make([]byte, n)
 	hearthtest.Fill(p, o.Key, off, 1)
 	return p
 }
 
-// bucket is an origin and a read side over it: it makes the bytes of any object.
+// bucket is an origin and a read side over it; it computes the bytes of any object.
 type bucket struct {
 	pool  *hearth.Pool
 	heads atomic.Int64
-	extra http.Header      // more than the usual headers
-	wait  chan struct{}    // HEADs wait for it, if there is one
-	begun chan struct{}    // told of each HEAD, if there is one
-	gets  func(off, n int) // told of each Get, if it is there
+	extra http.Header      // beside the usual headers
+	wait  chan struct{}    // if set, HEADs wait for it
+	begun chan struct{}    // if set, receives for each HEAD
+	gets  func(off, n int) // if set, called for each Get
 
 	mu      sync.Mutex
 	failing error           // of HEAD
@@ -115,10 +115,10 @@ func (r reader) ViewAt(ctx context.Context, off int64, n int) (*hearth.View, err
 
 func (r reader) Close() { r.open.Add(-1) }
 
-// ways are how the bytes of several blocks are had.
+// ways are the two ways to read the bytes of several blocks.
 func ways() []string { return []string{"by a reader", "without a reader"} }
 
-// read has a Server read in one of ways, from its Source.
+// read sets up a Server that reads in one of ways, from its Source.
 func (s *serving) read(how string) {
 	src := s.o.Source
 	s.o.Open = func(o *hearth.Object, _ int64) Bytes {
@@ -162,7 +162,7 @@ func serve(t testing.TB, k *bucket, o Options) *serving {
 
 func newBucket(t testing.TB) *bucket { return &bucket{pool: hearthtest.Pool(t, hearth.MinRAM)} }
 
-// handle serves an object to whoever asks; 599 is what would pass to the origin.
+// handle serves an object to every client; 599 stands for a request that passes to the origin.
 func (s *serving) handle(o *hearth.Object) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answered, _, err := s.Serve(w, r, o)
@@ -178,7 +178,7 @@ func (s *serving) handle(o *hearth.Object) http.Handler {
 	})
 }
 
-// errs are what Serve returned so far.
+// errs returns what Serve returned so far.
 func (s *serving) errs() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

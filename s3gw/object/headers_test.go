@@ -19,8 +19,8 @@ import (
 )
 
 func TestHeadersOfAVersion(t *testing.T) {
-	// What belongs to the version is answered as the origin said it, what belonged to one
-	// answer is not; checksums only to who asks for them, and never for a part.
+	// Headers of the version are answered as the origin sent them; those of one answer are not.
+	// Checksums go only to clients that ask for them, and never with a part.
 	k := newBucket(t)
 	k.extra = http.Header{
 		"Cache-Control": {"max-age=7"}, "Expires": {"Tue, 01 Jan 2030 00:00:00 GMT"}, "Content-Encoding": {"gzip"}, "Vary": {"Origin", "Accept-Encoding"},
@@ -110,8 +110,8 @@ func TestMetadataOnTheWire(t *testing.T) {
 }
 
 func TestWhatPassesByItsHeaders(t *testing.T) {
-	// Archived objects, headers that are too large or have no ETag, and another version's
-	// are not answered with; the last one says so.
+	// Archived objects, headers that are too large or have no ETag, and headers of another version
+	// are not used. For the last the error says so.
 	o := object("passes", 100)
 	for name, x := range map[string]struct {
 		header http.Header
@@ -147,7 +147,7 @@ func TestOddOverridesPass(t *testing.T) {
 }
 
 func FuzzOverrides(f *testing.F) {
-	// What is sure is what net/url reads in the query.
+	// If a query is sure, its overrides are what net/url reads in it.
 	f.Add("response-content-type=a%2Fb&x=1&response-expires=Wed%2C%2001%20Jan%202031%2000%3A00%3A00%20GMT")
 	f.Add("a=b;c&response-x=1&%72esponse-cache-control=+a+")
 	f.Fuzz(func(t *testing.T, raw string) {

@@ -24,8 +24,8 @@ func (c *clock) Now() time.Time { return time.Unix(1_700_000_000, c.now.Load()) 
 func (c *clock) pass(d time.Duration) { c.now.Add(int64(d)) }
 
 func TestOneHeadForAllWhoWantIt(t *testing.T) {
-	// Hundreds ask for a version at once, the first of them goes away: the origin is asked
-	// once, and all others are answered.
+	// Hundreds of clients ask for a version at once, and the first of them goes away. The origin is
+	// asked once, and all others are answered.
 	k := newBucket(t)
 	k.wait, k.begun = make(chan struct{}), make(chan struct{}, 1)
 	s := serve(t, k, Options{})
@@ -55,8 +55,8 @@ func TestOneHeadForAllWhoWantIt(t *testing.T) {
 	first.Wait()
 	close(k.wait)
 	others.Wait()
-	// One who came between the end of the first's attempt and the others' may have begun a
-	// second; it cannot be more.
+	// A client that came between the end of the first attempt and the others' may have begun a
+	// second one. There cannot be more.
 	if n := k.heads.Load(); n > 2 {
 		t.Errorf("%d HEADs", n)
 	}
@@ -66,9 +66,9 @@ func TestOneHeadForAllWhoWantIt(t *testing.T) {
 }
 
 func TestHeadersAge(t *testing.T) {
-	// Headers are believed as long as their link's are: for ever, a while, not at all; those
-	// that change without a new version a minute at most. A forgotten or rewritten object is
-	// asked for at once.
+	// Headers are believed as long as their link says: for ever, a while, not at all. Those that
+	// change without a new version are believed a minute at most. A forgotten or rewritten object
+	// is asked for at once.
 	for _, x := range []struct {
 		fresh time.Duration
 		extra http.Header
@@ -109,8 +109,8 @@ func TestHeadersAge(t *testing.T) {
 }
 
 func TestHeadersOfAnOriginThatIsAway(t *testing.T) {
-	// While the origin cannot be asked, headers that are too old are used, and it is asked
-	// again after ten seconds; any other error passes the request, a change forgets them.
+	// While the origin is away, old headers are used, and it is asked again after ten seconds. Any
+	// other error passes the request, and a change forgets the headers.
 	errAway := errors.New("away")
 	k, c := newBucket(t), &clock{}
 	s := serve(t, k, Options{Now: c.Now, Away: func(err error) bool { return errors.Is(err, errAway) }})
@@ -140,9 +140,9 @@ func TestHeadersOfAnOriginThatIsAway(t *testing.T) {
 }
 
 func TestHeadersWithinTheirBudget(t *testing.T) {
-	// Thousands of versions asked for by many goroutines stay within the budget, those used
-	// last stay, the Pool counts them and has all back at the end; without memory answers
-	// go on and nothing is kept.
+	// Many goroutines ask for thousands of versions. The headers stay within the budget, and the
+	// last used stay. The Pool counts them and has all back at the end. Without memory answers go
+	// on and nothing is kept.
 	k := newBucket(t)
 	k.extra = http.Header{"X-Amz-Meta-Fill": {strings.Repeat("x", 500)}}
 	const budget = 64 << 10
@@ -183,7 +183,7 @@ func TestHeadersWithinTheirBudget(t *testing.T) {
 }
 
 func BenchmarkKnown(b *testing.B) {
-	// Headers that are remembered are found and written, by all cores.
+	// All cores look up remembered headers, and write them.
 	k := newBucket(b)
 	s := serve(b, k, Options{})
 	o := object("known", 100)
@@ -200,8 +200,8 @@ func BenchmarkKnown(b *testing.B) {
 }
 
 func TestHeadersOnTheirWayWhenTheyChange(t *testing.T) {
-	// A HEAD is under way when the object's tags are changed: its answer may be older than the
-	// change, so whoever comes next asks again, and then all is remembered as before.
+	// A HEAD is in flight when the object's tags are changed. Its answer may be older than the
+	// change, so the next client asks again, and then all is remembered as before.
 	for name, change := range map[string]func(*Server, *hearth.Object){
 		"of the key": func(s *Server, o *hearth.Object) { s.Changed(o.Key) }, "of all": func(s *Server, _ *hearth.Object) { s.AllChanged() },
 	} {

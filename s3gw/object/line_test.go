@@ -23,8 +23,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// drip is a client whose connection holds size bytes and that takes some of them each second, as
-// TCP tells of it: there is room once a third is free.
+// drip is a client whose connection holds size bytes and that takes some of them each second. As
+// with TCP there is room once a third is free.
 type drip struct {
 	*taker
 	size, rate int
@@ -32,7 +32,7 @@ type drip struct {
 
 	held float64 // bytes
 	at   time.Time
-	most time.Duration // that was waited for room at once
+	most time.Duration // the longest wait for room
 	bad  error
 }
 
@@ -77,8 +77,8 @@ func (d *drip) on(t *testing.T) *http.Request {
 }
 
 func TestSlowClientThatGoesOnIsNotCut(t *testing.T) {
-	// A client takes 1 KiB a second, so that its connection has room again only after longer than
-	// StallAfter: it gets all, and holds nothing while it is waited for.
+	// A client takes 1 KiB a second, so its connection takes longer than StallAfter to have room
+	// again. It gets all, and nothing is held for it meanwhile.
 	for _, how := range ways() {
 		synctest.Test(t, func(t *testing.T) {
 			k := newBucket(t)
@@ -99,8 +99,8 @@ func TestSlowClientThatGoesOnIsNotCut(t *testing.T) {
 }
 
 func TestWhoTakesNothingIsCut(t *testing.T) {
-	// A client takes some of its answer and then nothing: it is cut after StallAfter, and held
-	// nothing meanwhile.
+	// A client takes some of its answer and then nothing. It is cut after StallAfter, and nothing
+	// is held for it meanwhile.
 	synctest.Test(t, func(t *testing.T) {
 		k := newBucket(t)
 		s := serve(t, k, Options{})
@@ -118,8 +118,8 @@ func TestWhoTakesNothingIsCut(t *testing.T) {
 }
 
 func TestQuickClientIsLentBlocks(t *testing.T) {
-	// A client whose connection is full now and again, for less than slowAfter, has each block
-	// read once.
+	// A client whose connection is full now and then, for less than slowAfter, has each block read
+	// once.
 	synctest.Test(t, func(t *testing.T) {
 		k := newBucket(t)
 		gets := 0
@@ -135,9 +135,10 @@ func TestQuickClientIsLentBlocks(t *testing.T) {
 }
 
 func TestStalledCrowd(t *testing.T) {
-	// A thousand clients ask for a large object and take nothing of it, with the smallest Pool:
-	// each has its answer begun, and then who takes its own gets all of it, who needs memory
-	// beside them has nearly all there is, and those of the crowd that go on get all, too.
+	// A thousand clients ask for a large object and take nothing of it, with the smallest Pool.
+	// Each has its answer begun. Then a client that takes its answer gets all of it, and one that
+	// needs memory beside the crowd gets nearly all of the Pool. Those of the crowd that go on get
+	// all, too.
 	const crowd, begins = 1000, "HTTP/1.1 200"
 	k := newBucket(t)
 	s := serve(t, k, Options{StallAfter: time.Hour})
@@ -225,7 +226,7 @@ func TestWhoIsOnThisHost(t *testing.T) {
 	}
 }
 
-// ends is a connection that has addresses; without them it is no TCP.
+// ends is a connection with addresses; without them it is not TCP.
 type ends struct {
 	net.Conn
 	at, from string
@@ -242,8 +243,8 @@ func tcp(ip string) net.Addr {
 }
 
 func TestRoomOfASocket(t *testing.T) {
-	// A connection has room until it is full, then it is waited for until the deadline, or until
-	// the client takes something; and one that was closed is no wait. With TLS it is the same.
+	// A connection has room until it is full. Then room waits for the deadline, or until the client
+	// takes something; on a closed connection it does not wait. With TLS it is the same.
 	for _, secure := range []bool{false, true} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

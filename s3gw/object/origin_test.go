@@ -24,9 +24,9 @@ import (
 )
 
 func TestAnswersAreTheOrigins(t *testing.T) {
-	// A real server and Serve in front of it are asked the same: what is answered is what the
-	// server says, but for headers that belong to one answer. Noted differences: versitygw sends no
-	// headers with 304, repeats checksums for a part, and compares dates by the nanosecond.
+	// The same requests go to a real server and to Serve in front of it. The answers agree, except
+	// for headers that belong to one answer. Noted differences: versitygw sends no headers with
+	// 304, repeats checksums for a part, and compares dates by the nanosecond.
 	origin := hearthtest.StartS3(t)
 	origin.Bucket(t, "bucket")
 	for _, size := range []int64{0, 12, hearth.BlockSize + 5} {
@@ -121,7 +121,7 @@ func ask(ctx context.Context, origin *hearthtest.Server, method, key string, hea
 	return resp, body.Bytes(), err
 }
 
-// sign signs a request once more, with its x-amz headers of now (Signature Version 4).
+// sign signs a request again, with its present x-amz headers (Signature Version 4).
 func sign(r *http.Request, origin *hearthtest.Server) {
 	r.Header.Del("Authorization")
 	names, day := []string{"host"}, r.Header.Get("X-Amz-Date")[:8]
@@ -149,7 +149,7 @@ func mac(key []byte, s string) []byte {
 	return h.Sum(nil)
 }
 
-// compare has both answers say the same of the version.
+// compare requires that both answers say the same about the version.
 func compare(t *testing.T, got, want http.Header, code int) {
 	t.Helper()
 	own := http.Header{}

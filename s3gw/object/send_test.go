@@ -20,8 +20,8 @@ import (
 )
 
 func TestCrowd(t *testing.T) {
-	// Hundreds of clients read ranges of small and large objects at once, with the smallest
-	// Pool: each gets exactly its bytes, and no memory is left with anyone.
+	// Hundreds of clients read ranges of small and large objects at once, with the smallest Pool.
+	// Each gets exactly its bytes, and at the end no memory is held.
 	s := serve(t, newBucket(t), Options{})
 	var objects []*hearth.Object
 	mux := map[string]http.Handler{}
@@ -71,8 +71,8 @@ func TestCrowd(t *testing.T) {
 }
 
 func TestChangedBeforeTheFirstByte(t *testing.T) {
-	// An object that is found changed or cannot be read before anything is written passes,
-	// whether a HEAD or a read finds it.
+	// An object that is found changed or unreadable before anything is written passes, whether a
+	// HEAD or a read finds it.
 	for _, size := range []int64{1000, 3 * hearth.BlockSize} {
 		for _, err := range []error{hearth.ErrStale, errBroken} {
 			k := newBucket(t)
@@ -92,9 +92,8 @@ func TestChangedBeforeTheFirstByte(t *testing.T) {
 }
 
 func TestChangedInTheMidst(t *testing.T) {
-	// An object that is found changed when some of it was sent: the client is told an error,
-	// not an end, over HTTP/1.1 and HTTP/2, with a reader and without, and the caller is
-	// told why.
+	// An object is found changed after a part of it was sent. The client gets an error and not an
+	// end, over HTTP/1.1 and HTTP/2, with a reader and without. The caller learns why.
 	for _, two := range []bool{false, true} {
 		for _, how := range ways() {
 			k := newBucket(t)
@@ -122,8 +121,8 @@ func TestChangedInTheMidst(t *testing.T) {
 }
 
 func TestCutConnectionIsNotUsedAgain(t *testing.T) {
-	// A second request that waits on the connection behind an answer that was cut is not
-	// answered, so that nothing can be taken for the first one's rest.
+	// A second request waits on the connection behind an answer that was cut. It is not answered,
+	// so that nothing can be taken for the rest of the first answer.
 	k := newBucket(t)
 	k.failAt = map[int64]error{1: errBroken}
 	s := serve(t, k, Options{})
@@ -144,8 +143,8 @@ func TestCutConnectionIsNotUsedAgain(t *testing.T) {
 }
 
 func TestStalledClient(t *testing.T) {
-	// A client that takes nothing is cut off after StallAfter and gives back what it holds,
-	// while another is served; whether its connection can be asked for room or not.
+	// A client that takes nothing is cut off after StallAfter, and what it held is released, while
+	// another client is served. That holds whether or not its connection can be asked for room.
 	for _, asked := range []bool{false, true} {
 		k := newBucket(t)
 		s := serve(t, k, Options{StallAfter: 200 * time.Millisecond})
@@ -181,7 +180,7 @@ func TestStalledClient(t *testing.T) {
 }
 
 func TestClientThatGoes(t *testing.T) {
-	// A client that closes its connection in the midst ends the answer.
+	// A client that closes its connection within the answer ends the answer.
 	s := serve(t, newBucket(t), Options{})
 	server := httptest.NewServer(s.handle(object("goes", 64*hearth.BlockSize)))
 	defer server.Close()
@@ -198,7 +197,7 @@ func TestClientThatGoes(t *testing.T) {
 	}
 }
 
-// taker is a client of a pace that a test sets, with the deadlines that it was given.
+// taker is a client whose pace a test sets. It keeps the deadlines that were set.
 type taker struct {
 	*httptest.ResponseRecorder
 	pace     func(n int) // called for each piece
@@ -231,10 +230,9 @@ func (c *taker) FlushError() error {
 }
 
 func TestSlowClientHoldsLittle(t *testing.T) {
-	// A client that becomes slow, and whose connection cannot be asked for room, has the rest of
-	// its block taken from it, and is then written copies, 64 KiB at a time, until it is quick
-	// again. Pieces are never larger than 256 KiB. In the end no deadline is left on the
-	// connection.
+	// A client becomes slow, and its connection cannot be asked for room. The rest of its block is
+	// released, and it gets copies, 64 KiB at a time, until it is quick again. Pieces are never
+	// larger than 256 KiB. At the end no deadline is left on the connection.
 	for _, how := range ways() {
 		synctest.Test(t, func(t *testing.T) {
 			k := newBucket(t)
@@ -274,8 +272,8 @@ func TestSlowClientHoldsLittle(t *testing.T) {
 }
 
 func TestManySlowClients(t *testing.T) {
-	// A hundred clients, each slow, hold no more than their share of the smallest Pool, and
-	// all come to their end.
+	// A hundred slow clients hold no more than their share of the smallest Pool, and all get their
+	// whole answer.
 	synctest.Test(t, func(t *testing.T) {
 		k := newBucket(t)
 		s := serve(t, k, Options{})
@@ -301,8 +299,7 @@ func TestManySlowClients(t *testing.T) {
 }
 
 func TestOneReadForASmallObject(t *testing.T) {
-	// What lies in one block is asked for at once, by one Get, and opens no reader; a HEAD
-	// asks for no bytes.
+	// A range within one block is one Get, and opens no reader. A HEAD reads no bytes.
 	k := newBucket(t)
 	var gets []int
 	k.gets = func(off, n int) { gets = append(gets, off, n) }
@@ -320,7 +317,7 @@ func TestOneReadForASmallObject(t *testing.T) {
 }
 
 func TestBlocksAreReadOnce(t *testing.T) {
-	// A range that begins amid a block is read as the blocks lie, each by one Get.
+	// A range that begins within a block is read block by block, each by one Get.
 	for _, how := range ways() {
 		k := newBucket(t)
 		gets := 0
@@ -337,8 +334,8 @@ func TestBlocksAreReadOnce(t *testing.T) {
 }
 
 func TestWhyAnAnswerEnded(t *testing.T) {
-	// What fails in the midst leaves a deadline in the past, so that nothing more goes out,
-	// and is the client's doing only if that is gone.
+	// An error within the answer leaves a deadline in the past, so that nothing more goes out. It
+	// counts as the client's fault only if the client is gone.
 	for _, gone := range []bool{false, true} {
 		k := newBucket(t)
 		k.failAt = map[int64]error{1: errBroken}
@@ -373,7 +370,7 @@ func stocked(b *testing.B, o *hearth.Object) stock {
 	return m
 }
 
-// nobody takes everything.
+// nobody is a client that takes everything, and does nothing with it.
 type nobody struct{ h http.Header }
 
 func (w *nobody) Header() http.Header                { return w.h }
@@ -383,7 +380,7 @@ func (w *nobody) SetWriteDeadline(_ time.Time) error { return nil }
 func (w *nobody) FlushError() error                  { return nil }
 
 func BenchmarkGet16K(b *testing.B) {
-	// What a GET of 16 KiB costs without net/http and the kernel.
+	// The cost of a GET of 16 KiB without net/http and the kernel.
 	k := newBucket(b)
 	k.extra = http.Header{"X-Amz-Meta-A": {"1"}, "Cache-Control": {"max-age=7"}, "X-Amz-Version-Id": {"abc"}, "X-Amz-Server-Side-Encryption": {"AES256"}}
 	s := serve(b, k, Options{})

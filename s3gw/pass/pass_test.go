@@ -31,15 +31,15 @@ type outcome struct {
 	err    error
 }
 
-// gate is a server that passes on to an origin whatever it is asked.
+// gate is a server that passes all requests on to an origin.
 type gate struct {
 	*httptest.Server
 	done   chan outcome // of each request
-	ending func(bool)   // nil: none
-	finish bool         // what is asked for is finished without its client
+	ending func(bool)   // nil means none
+	finish bool         // sets Target.Finish
 }
 
-// serve passes on to an S3 origin at an endpoint, whose bucket is "bucket".
+// serve starts a gate for an S3 origin at an endpoint, whose bucket is "bucket".
 func serve(t testing.TB, endpoint string, o Options) *gate {
 	t.Helper()
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secretsecretsecret", "AWS_SESSION_TOKEN": "",
@@ -49,7 +49,7 @@ func serve(t testing.TB, endpoint string, o Options) *gate {
 	return at(t, endpoint, o)
 }
 
-// at is serve with the account of the environment.
+// at is serve with the account from the environment.
 func at(t testing.TB, endpoint string, o Options) *gate {
 	t.Helper()
 	from, err := origin.Open(context.Background(), origin.Config{URL: "s3://bucket", Endpoint: endpoint, Region: "us-east-1", Timeout: 5 * time.Second,
@@ -83,7 +83,7 @@ func at(t testing.TB, endpoint string, o Options) *gate {
 	return g
 }
 
-// play is a gate whose origin a handler plays.
+// play starts a gate whose origin is a handler.
 func play(t testing.TB, o Options, h http.HandlerFunc) *gate {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -96,7 +96,7 @@ type wire struct {
 	net.Conn
 	in   *bufio.Reader
 	t    testing.TB
-	sent time.Time // when send was called last
+	sent time.Time // time of the last send
 }
 
 func (g *gate) dial(t testing.TB) *wire {
@@ -118,7 +118,7 @@ func (w *wire) send(text string) {
 	}
 }
 
-// answer reads an answer's status and headers as they are on the wire.
+// answer reads an answer's status and headers in the form of the wire.
 func (w *wire) head() string {
 	w.t.Helper()
 	var head strings.Builder
@@ -134,14 +134,14 @@ func (w *wire) head() string {
 	}
 }
 
-// rest is what comes until the connection ends.
+// rest returns what comes until the connection ends.
 func (w *wire) rest() string {
 	text, _ := io.ReadAll(w.in) // however it ends
 	return string(text)
 }
 
 func TestAnAnswerComesAsItIs(t *testing.T) {
-	// Status, headers and body are the origin's; what net/http would add of its own is not there.
+	// Status, headers and body are the origin's. What net/http adds by itself is not there.
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h["Date"] = []string{"Tue, 15 Nov 1994 12:45:26 GMT"}
@@ -204,8 +204,8 @@ func TestAnAnswerComesAsItIs(t *testing.T) {
 }
 
 func TestASlowAnswerIsSeenAsItComes(t *testing.T) {
-	// Header and each piece reach the client before the origin sends the next, whether a length
-	// was told or not; so does what comes ahead of the answer.
+	// Headers and each piece reach the client before the origin sends the next, with a known length
+	// or without. So do interim answers.
 	for _, length := range []string{"", "3"} {
 		next := make(chan struct{})
 		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -261,8 +261,9 @@ func httpChunks(in io.Reader) io.Reader {
 }
 
 func TestABodyIsAskedForByTheOrigin(t *testing.T) {
-	// A client that waits for 100 Continue has it once the origin asks; a refusal reaches it
-	// instead, whether the origin keeps its connection or not, and its connection ends.
+	// A client that waits for 100 Continue gets it once the origin asks for the body. If the origin
+	// refuses instead, the refusal reaches the client, whether or not the origin keeps its
+	// connection, and the client's connection ends.
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "refused") {
 			w.WriteHeader(412)
@@ -306,8 +307,8 @@ func TestABodyIsAskedForByTheOrigin(t *testing.T) {
 }
 
 func TestAClientThatGoesAwayEndsTheRequest(t *testing.T) {
-	// Before the answer, in the midst of it, and in the midst of its own body: the origin is told,
-	// and sees no whole body.
+	// The client leaves before the answer, within it, or within its own body. The origin notices,
+	// and sees no complete body.
 	type seen struct{ err error }
 	asked, ended := make(chan struct{}, 1), make(chan seen, 1)
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -347,9 +348,9 @@ func TestAClientThatGoesAwayEndsTheRequest(t *testing.T) {
 }
 
 func TestWhatIsFinishedWithoutItsClient(t *testing.T) {
-	// The client leaves before the answer, or in the midst of one that comes as Amazon's to
-	// CompleteMultipartUpload does: its status at once, spaces, and after minutes what came of it. The
-	// origin ends it, and that is the end, unless it breaks off. What is not begun is not.
+	// The client leaves before the answer, or within one like Amazon's to CompleteMultipartUpload:
+	// its status at once, spaces, and after minutes the result. The origin finishes the request,
+	// unless its answer breaks off. A request that was not begun is not begun then.
 	for _, path := range []string{"silent", "spaces", "broken"} {
 		asked, gone, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -408,8 +409,8 @@ func TestWhatIsFinishedWithoutItsClient(t *testing.T) {
 }
 
 func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
-	// With a length or without, early or late: the client's answer does not end as if it were whole,
-	// and its connection is not used again.
+	// The origin's answer breaks off, with a length or without, early or late. The client's answer
+	// does not end as if it were complete, and its connection is not used again.
 	for _, length := range []string{"", "200000"} {
 		for _, sent := range []int{1, 100, 100000} {
 			g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -436,8 +437,8 @@ func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
 }
 
 func TestStreamsOfHTTP2AreCutToo(t *testing.T) {
-	// Over HTTP/2, too, an upload arrives, its answer comes back, and one that breaks off is no
-	// whole one; the other streams of the connection go on.
+	// Over HTTP/2, too, an upload arrives and its answer comes back. An answer that breaks off does
+	// not look complete. The other streams of the connection go on.
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		text, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -488,7 +489,7 @@ type errorReader struct{}
 func (errorReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestAnOriginThatCannotBeAskedIsTold(t *testing.T) {
-	// In S3's words, with the cause for the log alone; to a HEAD by its status.
+	// The error is in S3's words, with the cause only for the log; a HEAD gets the status alone.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -518,8 +519,8 @@ func TestAnOriginThatCannotBeAskedIsTold(t *testing.T) {
 }
 
 func TestSlowClientsAreCut(t *testing.T) {
-	// One that takes nothing of its answer is cut, one that sends nothing of its body, or a byte now
-	// and then, is told so.
+	// A client that takes nothing of its answer is cut. One that sends nothing of its body, or only
+	// a byte now and then, gets an error.
 	const patience = 100 * time.Millisecond
 	g := play(t, Options{Patience: patience}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == "PUT" {
@@ -584,8 +585,8 @@ func (l single) Close() error   { close(l.ended); return nil }
 func (l single) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestWhomTheOriginKeepsWaitingIsNotCut(t *testing.T) {
-	// An origin takes nothing of a body for longer than a client may send nothing, and then all of it: the client,
-	// which has more to send all the time, is answered.
+	// An origin takes nothing of a body for longer than a client may send nothing, and then takes
+	// all of it. The client, which always has more to send, is answered.
 	synctest.Test(t, func(t *testing.T) {
 		theirs, ours := net.Pipe()
 		l := single{make(chan net.Conn, 1), make(chan struct{})}
@@ -618,8 +619,8 @@ func TestWhomTheOriginKeepsWaitingIsNotCut(t *testing.T) {
 }
 
 func TestWhatIsLeftOfABodyIsNoRequest(t *testing.T) {
-	// An origin answers without reading: the rest of the body is never taken for a request, and a
-	// client that stalls in it does not hold the answer up.
+	// An origin answers without reading the body. The rest of the body is never taken for a
+	// request, and a client that stalls in it does not delay the answer.
 	var evil atomic.Int64
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "evil") {
@@ -654,8 +655,8 @@ func TestWhatIsLeftOfABodyIsNoRequest(t *testing.T) {
 }
 
 func TestAnEarlyAnswerReachesWhoIsSending(t *testing.T) {
-	// The origin refuses without reading a body that is under way: its answer arrives, whatever
-	// the size of what is left, and the connection ends.
+	// The origin refuses without reading a body that is being sent. Its answer arrives, whatever
+	// the size of the rest, and the connection ends.
 	g := play(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(403)
@@ -691,9 +692,9 @@ func TestAnEarlyAnswerReachesWhoIsSending(t *testing.T) {
 }
 
 func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
-	// Ending has been called before the client can know that the answer is there: ahead of a header
-	// that is all, and of the last byte otherwise. It is called once, and also where all fails; it is
-	// told of an answer that broke off.
+	// Ending is called before the client can know of the answer: ahead of headers without a body,
+	// or of the last byte. It is called once, even if all fails, and learns of an answer that broke
+	// off.
 	for _, path := range []string{"none", "length", "chunks", "broken", "cut"} {
 		var calls, broken atomic.Int64
 		read := make(chan struct{})
@@ -751,7 +752,7 @@ func TestTheEndWaitsForWhatMustBeKnown(t *testing.T) {
 	}
 }
 
-// taker is a client that looks at the origin's side as it takes its answer.
+// taker is a client that looks at the origin's side while it takes its answer.
 type taker struct {
 	*httptest.ResponseRecorder
 	takes func()
@@ -762,7 +763,7 @@ func (k taker) Write(p []byte) (int, error) {
 	return k.ResponseRecorder.Write(p)
 }
 
-// closer is a body that knows whether it was closed.
+// closer is a body that notes whether it was closed.
 type closer struct {
 	io.Reader
 	closed bool
@@ -774,7 +775,8 @@ func (c *closer) Close() error {
 }
 
 func TestTheLastPieceKeepsNoConnection(t *testing.T) {
-	// A client that takes the last of its answer, all of a small one, keeps nobody from the origin.
+	// While a client still takes the last of its answer, or all of a small one, its place at the
+	// origin is free.
 	for _, size := range []int{1, pieceBytes - 1, 3*pieceBytes + 1} {
 		body := &closer{Reader: strings.NewReader(strings.Repeat("x", size))}
 		w := taker{ResponseRecorder: httptest.NewRecorder()}

@@ -17,7 +17,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// real is versitygw with a bucket, and a gate before it.
+// real is versitygw with a bucket, and a gate in front of it.
 func real(t *testing.T) (*hearthtest.Server, *gate) {
 	t.Helper()
 	server := hearthtest.StartS3(t)
@@ -31,8 +31,8 @@ func real(t *testing.T) (*hearthtest.Server, *gate) {
 }
 
 func TestAnswersAreThoseOfTheOrigin(t *testing.T) {
-	// Each request is asked of a real server, and through the gate: status, headers and body are
-	// the same.
+	// Each request goes to a real server, directly and through the gate. Status, headers and body
+	// are the same.
 	server, g := real(t)
 	keys := []string{"plain", "a+b", "sp ace/x", "☃", "per%41cent", "d/e/f", "gone"}
 	for _, key := range keys[:len(keys)-1] {
@@ -98,7 +98,7 @@ func TestAnswersAreThoseOfTheOrigin(t *testing.T) {
 	t.Logf("%d requests", len(questions))
 }
 
-// shown is an answer without what differs each time.
+// shown returns an answer without what differs each time.
 func shown(resp *http.Response, text []byte, err error) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, resp.StatusCode, resp.ContentLength, resp.TransferEncoding)
@@ -155,7 +155,7 @@ func cpu() time.Duration {
 }
 
 func BenchmarkGet16K(b *testing.B) {
-	// CPU of a GET of 16 KiB: of the client and the origin alone, and with a gate between. The
+	// CPU time of a GET of 16 KiB: first of client and origin alone, then with a gate between. The
 	// difference is the gate's.
 	body := bytes.Repeat([]byte("x"), 16<<10)
 	answer := append([]byte("HTTP/1.1 200 OK\r\nETag: \"e\"\r\nLast-Modified: Tue, 15 Nov 1994 12:45:26 GMT\r\nContent-Type: x/y\r\nContent-Length: 16384\r\n\r\n"), body...)
