@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is what the process used until now, in microseconds.
+// cpu returns the CPU time of the process until now, in microseconds.
 func cpu() float64 {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
@@ -21,7 +21,7 @@ func cpu() float64 {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	// Blocks of 100 KiB in batches of ten; CPU time is what counts.
+	// Blocks of 100 KiB in batches of ten; CPU time is the figure.
 	l := open(b, Options{Dir: b.TempDir(), SegmentSize: 16 << 20})
 	const batches = 400 // 400 MB, then they are evicted
 	data := blockData(1, 100<<10)
@@ -94,7 +94,7 @@ func BenchmarkGet(b *testing.B) {
 }
 
 func BenchmarkRaw100KiB(b *testing.B) {
-	// What the device and XXH3 cost alone, to hold BenchmarkGet/100KiB against.
+	// The cost of the device and of XXH3 alone, for comparison with BenchmarkGet/100KiB.
 	l := open(b, Options{Dir: b.TempDir(), SegmentSize: 16 << 20})
 	for i := range 2000 {
 		appendAll(b, l, Entry{ID: blockID(i), Data: blockData(i, 100<<10)})

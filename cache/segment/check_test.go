@@ -34,7 +34,8 @@ func told(run *check.Run) *[]check.Finding {
 }
 
 func TestCheckFindsEveryChangedBlock(t *testing.T) {
-	// A byte is changed in some blocks of a log in use: a check names each of them and no other, one with repair drops them, the next is clean, and so it is once the log is closed.
+	// A byte is changed in some blocks of a log in use. A check names each of them and no other.
+	// One with repair drops them, and the next is clean, also after the log is closed.
 	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
 	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20})
 	if err != nil {
@@ -128,7 +129,8 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 }
 
 func TestABlockThatGoesBetweenTwoStepsOfACheckIsNoDamage(t *testing.T) {
-	// A block is evicted when a check is about to read it, or is damaged and evicted when it is to be read again: nothing is told.
+	// A block is evicted when a check is about to read it, or is damaged and evicted before its
+	// second read. Nothing is reported.
 	for last := 1; last <= 2; last++ {
 		l := open(t, Options{Dir: t.TempDir()})
 		appendAll(t, l, entryOf(1, 70_000))
@@ -153,7 +155,9 @@ func TestABlockThatGoesBetweenTwoStepsOfACheckIsNoDamage(t *testing.T) {
 }
 
 func TestCheckClosedRepairs(t *testing.T) {
-	// Blocks, a header page, a footer and the file of deaths of a closed log are changed: a look names them and changes nothing; a repair mends all, drops only those blocks, and the next look is clean.
+	// Blocks, a header page, a footer and the file of deaths of a closed log are changed. A check
+	// without repair names them and changes nothing. A repair mends all and drops only those
+	// blocks, and the next check is clean.
 	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
 	o := Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}
 	l, err := Open(o)
@@ -194,7 +198,8 @@ func TestCheckClosedRepairs(t *testing.T) {
 }
 
 func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
-	// A directory stands in the place of a segment: it is told, nothing of it is dropped, and the other segments are checked.
+	// A directory stands in place of a segment. It is reported, nothing of it is dropped, and the
+	// other segments are checked.
 	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
 	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 3 << 20, OpenFiles: 1})
 	if err != nil {
@@ -245,7 +250,8 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 }
 
 func TestARepairThatDidNotHoldIsNotTold(t *testing.T) {
-	// A footer is damaged, and the file system takes no other: the log opens all the same, and the finding is not called repaired; once it can be written it is.
+	// A footer is damaged, and the file system cannot write another. The log opens all the same,
+	// and the finding is not called repaired. Once the footer can be written it is.
 	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
 	o := Options{Dir: dir, Pool: pool, SegmentSize: 3 << 20}
 	l, err := Open(o)
@@ -292,7 +298,7 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 	// The directory is ejected between two steps of a check: it ends, and the memory for what was not read is free.
 	l := open(t, Options{Dir: t.TempDir()})
 	appendAll(t, l, entryOf(1, 70_000))
-	for allowed := range 2 { // the second: the block is damaged, and read by itself
+	for allowed := range 2 { // the second time the block is damaged, and read by itself
 		steps := 0
 		r := &check.Run{Step: func(op func()) bool {
 			if steps++; steps > allowed {
@@ -309,8 +315,8 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 	}
 }
 
-// sealedLog is an open log with closed segments, the header page and the footer of
-// the first of which are damaged, as tap sees it.
+// sealedLog opens a log with closed segments, the first of which have a damaged header page or
+// footer. tap sees its changes.
 func sealedLog(t *testing.T, tap func(change) error) *Log {
 	l := open(t, Options{Dir: t.TempDir(), tap: tap})
 	for i := range 60 {
@@ -327,7 +333,7 @@ func sealedLog(t *testing.T, tap func(change) error) *Log {
 }
 
 func TestAListenerHoldsNoWriterUp(t *testing.T) {
-	// Whoever hears of bad seals may take its time: the log is written meanwhile.
+	// The receiver of a finding about seals may take its time: the log is written meanwhile.
 	for _, repair := range []bool{false, true} {
 		l := sealedLog(t, nil)
 		heard := 0
@@ -349,7 +355,8 @@ func TestAListenerHoldsNoWriterUp(t *testing.T) {
 }
 
 func TestARepairThatHangsIsLeft(t *testing.T) {
-	// The device hangs while a header page is made anew: the check leaves it there, and the log is written again once the device has answered.
+	// The device hangs while a header page is rewritten. The check abandons that, and the log can
+	// be written again once the device has answered.
 	write, hang := make(chan struct{}, 1), make(chan struct{})
 	broken := false
 	l := sealedLog(t, func(c change) error {
@@ -391,7 +398,8 @@ func TestARepairThatHangsIsLeft(t *testing.T) {
 }
 
 func TestARepairedFooterIsInOrder(t *testing.T) {
-	// A footer is made anew from the index: its records are in the order of their offsets, or the next start would punch no page that nobody needs.
+	// A footer is rewritten from the index. Its records are in order of offset: otherwise the next
+	// start would punch none of the unneeded pages.
 	l := sealedLog(t, nil)
 	r := &check.Run{Repair: true}
 	if err := l.Check(t.Context(), r, 0, nil); err != nil || r.Repaired.Load() != 2 {
@@ -414,7 +422,8 @@ func TestARepairedFooterIsInOrder(t *testing.T) {
 }
 
 func TestNoFooterOnAFullDiskIsNoDamage(t *testing.T) {
-	// The disk is full when a segment is closed, and at the next start: there is no footer, and a check finds nothing.
+	// The disk is full when a segment is closed, and at the next start. There is no footer, and a
+	// check finds nothing.
 	dir := t.TempDir()
 	refuse := false
 	tap := func(c change) error {
@@ -451,7 +460,8 @@ func TestNoFooterOnAFullDiskIsNoDamage(t *testing.T) {
 }
 
 func TestACutSegmentEndsNoCheck(t *testing.T) {
-	// A segment is cut within its header page: each block and the page are told, with repair all go, and the check comes to its end.
+	// A segment is cut within its header page. Each block and the page are reported, with repair
+	// all are dropped, and the check comes to its end.
 	l := sealedLog(t, nil)
 	held := l.Stats().Blocks
 	if err := os.Truncate(l.dir.Full(segmentName(1)), 1000); err != nil {
@@ -470,9 +480,9 @@ func TestACutSegmentEndsNoCheck(t *testing.T) {
 }
 
 func TestCheckBlockAndSeals(t *testing.T) {
-	// Single blocks of a log in use are whole, changed, evicted, and in a segment that was
-	// removed; a byte of a footer is changed: each is told for what it is, dropped or
-	// mended, and told once.
+	// Single blocks of a log in use are whole, changed, evicted, and in a segment that was removed;
+	// and a byte of a footer is changed. Each is reported for what it is, once, and dropped or
+	// repaired.
 	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
 	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20})
 	if err != nil {

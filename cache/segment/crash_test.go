@@ -21,8 +21,8 @@ func kill(t testing.TB, l *Log) {
 	}
 }
 
-// script is a run of a log, recorded: what it changed on disk, and after how
-// many changes each step began and ended.
+// script is a recorded run of a log: what it changed on disk, and after how many changes each step
+// began and ended.
 type script struct {
 	changes []change
 	steps   []step
@@ -119,8 +119,7 @@ func copyDir(t testing.TB, from string) string {
 	return to
 }
 
-// check opens a directory that has the first k changes, and perhaps a part of
-// the next one.
+// check opens a directory that has the first k changes, and perhaps a part of the next one.
 func (s *script) check(t *testing.T, dir string, k int) {
 	t.Helper()
 	must, mustNot, open := map[int]bool{}, map[int]bool{}, map[int]bool{}
@@ -151,7 +150,8 @@ func (s *script) check(t *testing.T, dir string, k int) {
 			t.Fatalf("after %d changes: block %d came back", k, i)
 		}
 	}
-	// The copy is dirty in the page cache: the file system moves by a page per file yet.
+	// The copy is dirty in the page cache: the file system may still change its size by a page per
+	// file.
 	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*pageSize {
 		t.Fatalf("after %d changes: used %d, allocated %d", k, used, allocated(t, dir))
 	}
@@ -163,9 +163,9 @@ func (s *script) check(t *testing.T, dir string, k int) {
 }
 
 func TestWhatNoRecordNeedsIsFree(t *testing.T) {
-	// The process dies between the notes of deaths and their punches, in the open
-	// segment and in a closed one, and in the middle of writing the deaths anew: at the
-	// next start nothing of it takes room, and what lives is there.
+	// The process dies between tombstones and punches, in the open segment and in a closed one, and
+	// while it rewrites the file of deaths. After the next start nothing of that takes room, and
+	// the live blocks are there.
 	dir := t.TempDir()
 	forbid := false
 	l := open(t, Options{Dir: dir, tap: func(c change) error {
@@ -184,14 +184,14 @@ func TestWhatNoRecordNeedsIsFree(t *testing.T) {
 			l.Evict(blockID(i))
 		}
 	}
-	_ = l.settler.failure() // what the punches failed with
+	_ = l.settler.failure() // the error of the punches
 	kill(t, l)
 	if err := os.WriteFile(filepath.Join(dir, deathsTemp), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l = open(t, Options{Dir: dir})
 	live := blocks/4*recordSize(length) + blocks*roundUp(recordSize(3000), pageSize)
-	slack := int64(l.Stats().Segments) * (tidySlack + 3*pageSize) // header, footer, bookkeeping
+	slack := int64(l.Stats().Segments) * (tidySlack + 3*pageSize) // header, footer, metadata of the file system
 	if got := allocated(t, dir); got > live+slack || l.Stats().Segments < 2 {
 		t.Errorf("%d bytes are allocated for %d of living records, in %d segments", got, live, l.Stats().Segments)
 	}
@@ -206,7 +206,7 @@ func TestWhatNoRecordNeedsIsFree(t *testing.T) {
 	}
 }
 
-// damagedLog makes a directory with a closed segment, an open one, and deaths.
+// damagedLog makes a directory with a closed segment, an open one, and tombstones.
 func damagedLog(t testing.TB) (dir string, lengths map[int]int) {
 	dir = t.TempDir()
 	lengths = map[int]int{}
@@ -260,7 +260,7 @@ func survivors(t testing.TB, dir string, lengths map[int]int) int {
 }
 
 func TestFlippedWhileOpen(t *testing.T) {
-	// A block goes bad under a running log: a miss, counted, and the block can be put again.
+	// A block is damaged under a running log. It is a miss, counted, and can be put again.
 	dir := t.TempDir()
 	var told []string
 	l := open(t, Options{Dir: dir, Damaged: func(file string, cause error) { told = append(told, file+": "+cause.Error()) }})
@@ -299,7 +299,8 @@ func TestFlippedWhileOpen(t *testing.T) {
 }
 
 func TestForeignFiles(t *testing.T) {
-	// Files that are not named like ours stay; one that is and holds garbage goes; neither disturbs.
+	// Files with other names than ours stay. A file with such a name and garbage in it is removed.
+	// Neither does harm.
 	dir, lengths := damagedLog(t)
 	garbage := bytes.Repeat([]byte("not a segment "), 1000)
 	for _, name := range []string{"notes.txt", "1.segment", "0000000g.segment", "00000009.segment", "0000000a.segment.bak"} {
@@ -315,7 +316,7 @@ func TestForeignFiles(t *testing.T) {
 			t.Errorf("%s: stays %v", name, err == nil)
 		}
 	}
-	// A segment under another one's name is not taken for that one.
+	// A segment under the name of another one is not taken for that one.
 	if err := os.Rename(filepath.Join(dir, segmentName(1)), filepath.Join(dir, segmentName(77))); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +324,8 @@ func TestForeignFiles(t *testing.T) {
 }
 
 func TestEmbeddedSegment(t *testing.T) {
-	// An object that contains a whole segment is cached, the footer is lost: its inside does not come to life.
+	// A cached object contains a whole segment, and the footer is lost. No block inside of it comes
+	// to life.
 	inner, _ := damagedLog(t)
 	text, err := os.ReadFile(filepath.Join(inner, segmentName(1)))
 	if err != nil {
@@ -344,7 +346,8 @@ func TestEmbeddedSegment(t *testing.T) {
 }
 
 func TestFull(t *testing.T) {
-	// The disk is full at the restart after a crash: what is there is served, though no footer can be written.
+	// The disk is full at the restart after a crash. The blocks that are there are served, though
+	// no footer can be written.
 	dir, lengths := damagedLog(t)
 	refuse := true
 	l := open(t, Options{Dir: dir, tap: func(c change) error {

@@ -16,7 +16,8 @@ import (
 var golden = flag.Bool("golden", false, "write testdata of the present format")
 
 func TestFormat1IsRead(t *testing.T) {
-	// A directory that the first version wrote - a closed segment, one that was open at a crash, a death - is read by all later ones.
+	// A directory that the first version wrote (a closed segment, one that was open at a crash, a
+	// tombstone) is read by all later ones.
 	const stored = "testdata/format1"
 	sizes := map[int]int{1: 100, 2: 3000, 3: 66_000, 4: 5000}
 	if *golden {
@@ -57,7 +58,8 @@ func storedEntry(i, length int) Entry {
 }
 
 func TestNewerFormatIsRefused(t *testing.T) {
-	// A file of a newer format is refused with its name and left as it is; a flipped bit is not taken for a newer format.
+	// A file of a newer format is refused with its name and left as it is. A flipped bit is not
+	// taken for a newer format.
 	dir, lengths := damagedLog(t)
 	for _, c := range []struct {
 		name, magic string
@@ -103,7 +105,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 }
 
 func TestDeathsArePruned(t *testing.T) {
-	// Notes about segments that are gone are left out once they are many, and those that count stay.
+	// Tombstones of removed segments are left out once they are many, and those that count stay.
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir})
 	appendAll(t, l, entryOf(1, 100), entryOf(2, 100), entryOf(3, 100))
@@ -134,7 +136,8 @@ func TestDeathsArePruned(t *testing.T) {
 }
 
 func FuzzHeader(f *testing.F) {
-	// A header that is accepted says what its bytes say, and no other place or salt accepts it.
+	// An accepted header says what its bytes say, and it is accepted at no other place and with no
+	// other salt.
 	for _, n := range []int{1, 100, 70_000, hearth.BlockSize} {
 		b := make([]byte, headerSize(n))
 		putHeader(b, note{id: blockID(1), unit: 64, length: uint32(n)}, 7, blockData(1, n), nil)
@@ -197,7 +200,8 @@ func FuzzFooter(f *testing.F) {
 }
 
 func FuzzFiles(f *testing.F) {
-	// Any bytes as a segment and as the file of deaths: what is found lies inside the file, and verifies as the right bytes or not at all.
+	// Any bytes stand as a segment and as the file of deaths. A record that is found lies inside
+	// the file, and verifies as the right bytes or not at all.
 	lengths := map[hearth.ID]int{blockID(1): 1, blockID(2): 2, blockID(3): 3, blockID(4): 4}
 	const stored = "testdata/format1"
 	deaths, _ := os.ReadFile(filepath.Join(stored, deathsName))
@@ -210,7 +214,7 @@ func FuzzFiles(f *testing.F) {
 		f.Add(text[:12_000], deaths[:70])
 	}
 	f.Fuzz(func(t *testing.T, text, deaths []byte) {
-		// Without Open's goroutines, which make each run cover something else.
+		// Without Open's goroutines, which vary the coverage of each run.
 		work := t.TempDir()
 		l := &Log{dir: &directory{Path: work}}
 		for name, b := range map[string][]byte{segmentName(1): text, deathsName: deaths} {
@@ -250,7 +254,7 @@ func FuzzFiles(f *testing.F) {
 	})
 }
 
-// deathsOf opens a file of deaths and holds that a note can be added to it.
+// deathsOf opens a file of deaths and checks that a tombstone can be added to it.
 func deathsOf(t *testing.T, dir *directory) *deaths {
 	t.Helper()
 	d := &deaths{dir: dir}

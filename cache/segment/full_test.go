@@ -10,8 +10,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// fullLog is a log of blocks with pages of their own, blocks that share their ends with others, and tiny ones, on a file system
-// that becomes full, or whose file of deaths fails, as cause says.
+// fullLog is a log of blocks with pages of their own, blocks that share their ends with others, and
+// tiny ones. Its file system becomes full, or its file of deaths fails, as cause says.
 func fullLog(t *testing.T, o Options) (l *Log, cause *error, lengths []int) {
 	t.Helper()
 	cause = new(error)
@@ -32,8 +32,9 @@ func fullLog(t *testing.T, o Options) (l *Log, cause *error, lengths []int) {
 }
 
 func TestEvictingOnAFullFileSystemFrees(t *testing.T) {
-	// The deaths cannot be noted, for there is no room, no quota, or a device that fails: the pages are free all the same, and only
-	// the device is told of. Once there is room the notes are written with the next one, and no evicted block is found again.
+	// Tombstones cannot be written, for lack of room or quota, or on a device that fails. The pages
+	// are freed all the same, and only the device's error is reported. Once there is room the
+	// tombstones are written with the next one, and no evicted block is found again.
 	for _, failure := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
 		o := Options{Dir: t.TempDir()}
 		l, cause, lengths := fullLog(t, o)
@@ -67,12 +68,13 @@ func TestEvictingOnAFullFileSystemFrees(t *testing.T) {
 }
 
 func TestAKillOnAFullFileSystem(t *testing.T) {
-	// The process dies before there was room to note what it evicted and punched. The next one finds the records. It serves no byte of
-	// a hole, takes none for damage, and holds all that lived.
+	// The process dies before it had room for the tombstones of what it evicted and punched. The
+	// next one finds the records. It serves no byte of a hole, takes none for damage, and holds all
+	// that lived.
 	o := Options{Dir: t.TempDir(), Damaged: func(file string, err error) { t.Errorf("%s is damaged: %v", file, err) }}
 	l, cause, lengths := fullLog(t, o)
 	*cause = unix.ENOSPC
-	evicted := func(i int) bool { return i < 60 && i%3 < 2 } // the tiny ones, which hold the ends of others, stay
+	evicted := func(i int) bool { return i < 60 && i%3 < 2 } // the tiny ones stay: they hold the ends of others
 	for i := range lengths {
 		if evicted(i) {
 			l.Evict(blockID(i))
@@ -99,7 +101,8 @@ func TestAKillOnAFullFileSystem(t *testing.T) {
 }
 
 func TestEvictingAnObjectOfAnySize(t *testing.T) {
-	// All blocks of a version go, and those of no other: also of one that has more blocks than could be gone through one by one.
+	// All blocks of a version are evicted, and those of no other. That holds also for a version
+	// with too many blocks to try one by one.
 	for _, blocks := range []int64{100, 1 << 43} {
 		l := open(t, Options{Dir: t.TempDir()})
 		var batch []Entry

@@ -14,7 +14,8 @@ import (
 func newPool() *hearth.Pool { return hearth.NewPool(64 << 20) }
 
 func TestManyAtOnce(t *testing.T) {
-	// Readers, writers, evictors and a compacter at once, then Close in their midst: every byte that comes out is right.
+	// Readers, writers, evictors and a compacter work at once, and Close comes in their midst.
+	// Every byte that comes out is right.
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir, OpenFiles: 2, Touch: func(s uint32) uint32 { return s + 1 }})
 	length := func(i int) int { return 1 + i*7919%120_000 }

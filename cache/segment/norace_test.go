@@ -17,18 +17,19 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// One goroutine works here after another: the race detector finds nothing in it, and makes it take
-// several times as long.
+// One goroutine at a time works here: the race detector finds nothing in it, and makes it several
+// times slower.
 
 func TestModel(t *testing.T) {
-	// Any run of appends, reads, evictions, compactions, restarts and crashes is what a map would do.
+	// Any run of appends, reads, evictions, compactions, restarts and crashes has the result of a
+	// map.
 	dirs := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp(dirs, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = os.RemoveAll(dir) }() // what stays goes with dirs
+		defer func() { _ = os.RemoveAll(dir) }() // what stays is removed with dirs
 		pool := newPool()
 		reopen := func() *Log {
 			l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20, OpenFiles: 2})
@@ -119,7 +120,8 @@ func TestModel(t *testing.T) {
 }
 
 func TestAnyPrefixOfTheWrites(t *testing.T) {
-	// The process dies after any number of its writes, the last one torn: what was appended before is there, what was evicted is not, and no byte is wrong.
+	// The process dies after any number of its writes, the last one torn. Earlier appends are
+	// there, evicted blocks are not, and no byte is wrong.
 	s := record(t)
 	mirror := t.TempDir()
 	r := rand.New(rand.NewPCG(7, 8))
@@ -139,7 +141,8 @@ func TestAnyPrefixOfTheWrites(t *testing.T) {
 }
 
 func TestFlippedBits(t *testing.T) {
-	// One bit flips in any kind of byte: no wrong byte is read, and at most one block is lost - all those of an open segment if its header page is hit.
+	// One bit flips in any kind of byte. No wrong byte is read, and at most one block is lost, or
+	// all blocks of an open segment if its header page is hit.
 	dir, lengths := damagedLog(t)
 	r := rand.New(rand.NewPCG(9, 10))
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
@@ -150,7 +153,7 @@ func TestFlippedBits(t *testing.T) {
 		}
 		offsets := []int{}
 		for at := range text {
-			// Seals, headers near the beginning, footer and trailer thickly; data thinly.
+			// Seals, headers near the beginning, footer and trailer are hit often; data seldom.
 			thick := at < sealSize || at >= pageSize && at < pageSize+400 || at >= len(text)-sealSize ||
 				at >= len(text)-pageSize && at < len(text)-pageSize+200
 			if thick && r.IntN(6) == 0 || r.IntN(8000) == 0 {
@@ -174,7 +177,8 @@ func TestFlippedBits(t *testing.T) {
 }
 
 func TestTruncated(t *testing.T) {
-	// A file is cut at any length: no wrong byte, and what lies before the cut is mostly there.
+	// A file is cut at any length. No wrong byte is read, and most of what lies before the cut is
+	// there.
 	dir, lengths := damagedLog(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	for _, name := range []string{segmentName(1), segmentName(2), deathsName} {
@@ -200,7 +204,8 @@ func TestTruncated(t *testing.T) {
 }
 
 func TestOpenReadsFootersOnly(t *testing.T) {
-	// Opening reads at most 64 bytes per block; after a crash the open segment besides, which is no damage. A footer that is damaged is told, and made anew.
+	// Open reads at most 64 bytes per block, and after a crash also the open segment, which is not
+	// damage. A damaged footer is reported, and written anew.
 	dir := t.TempDir()
 	const blocks = 30_000
 	l := open(t, Options{Dir: dir, SegmentSize: 16 << 20})
@@ -257,7 +262,7 @@ func TestOpenReadsFootersOnly(t *testing.T) {
 }
 
 func TestIndexIsAMap(t *testing.T) {
-	// Random puts, moves and removals keep the tables what a map would be, at 32 to 41 bytes an entry.
+	// Random puts, moves and removals keep the tables equal to a map, at 32 to 41 bytes an entry.
 	pool := hearth.NewPool(64 << 20)
 	x := &index{pool: pool}
 	model := map[hearth.ID]place{}

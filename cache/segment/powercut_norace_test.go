@@ -29,8 +29,8 @@ func planLength(i int) int {
 	return []int{300, 5000, 9000, 40_000, 66_000, 130_000, 250_000}[i%7]
 }
 
-// draft has blocks come, go, come again and move, over several segments, restarts
-// and kills, with a sync now and then.
+// draft plans that blocks come, go, come again and move, over several segments, restarts and kills,
+// with a sync now and then.
 func draft(seed uint64, steps int) (deeds []deed) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	live, gone, next := []int{}, []int{}, 0
@@ -70,7 +70,7 @@ func draft(seed uint64, steps int) (deeds []deed) {
 	return deeds
 }
 
-// follow does what a plan says.
+// follow runs a plan.
 func follow(t *testing.T, dir string, deeds []deed, mark func(string)) {
 	reopen := func() *Log {
 		l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: planSegment})
@@ -112,8 +112,8 @@ func follow(t *testing.T, dir string, deeds []deed, mark func(string)) {
 	}
 }
 
-// promise is what must be found after a cut: of each block whether it is held, but for
-// those that were given or evicted since the last Sync.
+// promise returns what must be found after a cut: for each block whether it is held, except those
+// that were put or evicted since the last Sync.
 func promise(c powercut.Cut, deeds []deed) (held map[int]bool, open map[int]bool) {
 	now := map[int]bool{}
 	held, open = map[int]bool{}, map[int]bool{}
@@ -135,7 +135,7 @@ func promise(c powercut.Cut, deeds []deed) (held map[int]bool, open map[int]bool
 	return held, open
 }
 
-// afterCut opens what a power cut left, and holds it against what was promised.
+// afterCut opens what a power cut left, and compares it with the promise.
 func afterCut(t *testing.T, c powercut.Cut, deeds []deed) {
 	t.Helper()
 	pool := newPool()
@@ -161,8 +161,9 @@ func afterCut(t *testing.T, c powercut.Cut, deeds []deed) {
 			t.Errorf("%v: block %d is wrong", c, id)
 		}
 	}
-	l.settler.wait() // it holds what is unlinked meanwhile
-	// What was copied is dirty in the page cache: the file system moves by a page per file yet.
+	l.settler.wait() // it holds segments that are unlinked meanwhile
+	// The copies are dirty in the page cache: the file system may still change their size by a page
+	// per file.
 	if used, real := l.Used(), allocated(t, c.Dir); max(used-real, real-used) > int64(l.Stats().Segments+1)*pageSize {
 		t.Errorf("%v: used %d, allocated %d", c, used, real)
 	}
@@ -177,7 +178,9 @@ func afterCut(t *testing.T, c powercut.Cut, deeds []deed) {
 }
 
 func TestAPowerCutLosesNothingThatWasSynced(t *testing.T) {
-	// Blocks come, go and move, and the power fails at any moment: what Sync answered for is there with its bytes and what was evicted before is not, no byte is wrong, and the log opens and counts right.
+	// Blocks come, go and move, and the power fails at any moment. What Sync confirmed is there
+	// with its bytes, and what was evicted before is not. No byte is wrong, and the log opens and
+	// counts right.
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			deeds := draft(seed, 50)
@@ -191,7 +194,9 @@ func TestAPowerCutLosesNothingThatWasSynced(t *testing.T) {
 }
 
 func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
-	// Most of a closed segment is evicted and the rest copied; the power fails while the copies are on their way, also after a kill and a restart that found some blocks twice: each is there once.
+	// Most of a closed segment is evicted and the rest copied. The power fails while the copies are
+	// in flight, also after a kill and a restart that found some blocks twice. Each block is there
+	// once.
 	const blocks, stay, length = 18, 2, 115_000 // a segment and a little more
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprint("killed ", killed), func(t *testing.T) {
@@ -246,7 +251,9 @@ func TestACopyThatDidNotReachTheDeviceCostsNoBlock(t *testing.T) {
 }
 
 func TestARecallCostsNoBlockThatWasSynced(t *testing.T) {
-	// Synced blocks come back without memory, are put again in two rounds, and each is recalled; the power fails at any moment, nothing having been synced since: each block is there, be it by its old record or the later one.
+	// Synced blocks come back without memory, are put again in two rounds, and each is recalled.
+	// Nothing is synced since, and the power fails at any moment. Each block is there, by its old
+	// record or by the later one.
 	const blocks, length = 30, 115_000
 	tr := powercut.Record(t, func(t *testing.T, dir string, mark func(string)) {
 		l, err := Open(Options{Dir: dir, Pool: newPool(), SegmentSize: planSegment})

@@ -25,8 +25,7 @@ import (
 )
 
 func TestNoFileIsCleared(t *testing.T) {
-	// Directories under the names of the log's files are no reason not to open it, and
-	// make way.
+	// Directories under the names of the log's files do not keep it from opening: they make way.
 	dir := t.TempDir()
 	for _, name := range []string{deathsName, deathsTemp, segmentName(0), segmentName(1)} {
 		if err := os.MkdirAll(filepath.Join(dir, name, "x"), 0o700); err != nil {
@@ -52,7 +51,7 @@ func blockID(i int) hearth.ID {
 	return hearth.ID{Version: hearth.VersionOf("test", "key", string(binary.LittleEndian.AppendUint32(nil, uint32(i))), 1), Index: int64(i % 5)}
 }
 
-// blockData makes the bytes of the i-th block: computable, so that any wrong one shows.
+// blockData returns the bytes of the i-th block. They are computed, so that any wrong one shows.
 func blockData(i, length int) []byte {
 	b := make([]byte, length)
 	hearthtest.Fill(b, fmt.Sprint(i, length), 0, 1)
@@ -126,7 +125,7 @@ func mustMiss(t testing.TB, l *Log, i, length int) {
 	}
 }
 
-// allocated is what the directory takes, asked from the file system.
+// allocated returns the bytes that the directory takes, by the file system.
 func allocated(t testing.TB, dir string) int64 {
 	t.Helper()
 	var sum int64
@@ -232,8 +231,8 @@ func TestPackingWastesLittle(t *testing.T) {
 }
 
 func TestNeedsIsWhatBatchesOfFourTake(t *testing.T) {
-	// Small objects that come four at a time take what Needs says of them, to a percent; one at
-	// a time at most a page more for each, all at once at most a page less.
+	// Small objects that come four at a time take what Needs says, to a percent. One at a time they
+	// take at most a page more each; all at once, at most a page less.
 	const objects = 400
 	for _, batch := range []int{4, 1, objects} {
 		dir := t.TempDir()
@@ -262,7 +261,8 @@ func TestNeedsIsWhatBatchesOfFourTake(t *testing.T) {
 }
 
 func TestEvictFreesPages(t *testing.T) {
-	// Evicted blocks give their pages back, neighbours on shared pages stay, and after a restart the dead stay dead.
+	// Evicted blocks free their pages, neighbours on shared pages stay, and no evicted block is
+	// back after a restart.
 	for _, length := range []int{500, 3000, 16384, 102400, hearth.BlockSize} {
 		dir := t.TempDir()
 		l := open(t, Options{Dir: dir, SegmentSize: 32 << 20})
@@ -317,7 +317,8 @@ func TestEvictFreesPages(t *testing.T) {
 }
 
 func TestLostDeathsAreMisses(t *testing.T) {
-	// The power went before the notes of deaths were on the device: what was punched is a miss, and not called corrupt.
+	// The power fails before the tombstones are on the device. A punched block is a miss, and not
+	// called corrupt.
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir})
 	appendAll(t, l, entryOf(1, 102400), entryOf(2, 102400), entryOf(3, 102400))
@@ -338,7 +339,8 @@ func TestLostDeathsAreMisses(t *testing.T) {
 }
 
 func TestUnlinkedButReadCounts(t *testing.T) {
-	// The last block of a segment is evicted while somebody reads the file: its bytes count until he is done.
+	// The last block of a segment is evicted while the file is still read. Its bytes count until
+	// the reader is done.
 	l := open(t, Options{Dir: t.TempDir()})
 	appendAll(t, l, entryOf(1, 102400))
 	l.turn <- struct{}{}
@@ -365,7 +367,8 @@ func TestUnlinkedButReadCounts(t *testing.T) {
 }
 
 func TestCompact(t *testing.T) {
-	// A segment with few living blocks is rewritten; these stay readable, keep their state, and survive a restart.
+	// A segment with few live blocks is rewritten. These stay readable, keep their State, and
+	// survive a restart.
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir})
 	const n = 400 // two segments of 4 MiB and more
@@ -419,7 +422,7 @@ func TestCompact(t *testing.T) {
 }
 
 func TestTouchAndState(t *testing.T) {
-	// Each Get moves the state on; SetState replaces it; Open begins with Fresh.
+	// Each Get gives the block its next State, SetState replaces it, and Open begins with Fresh.
 	dir := t.TempDir()
 	o := Options{Dir: dir, Touch: func(s uint32) uint32 { return s + 1 }, Fresh: 77}
 	l := open(t, o)
@@ -445,7 +448,7 @@ func TestTouchAndState(t *testing.T) {
 }
 
 func TestDeclines(t *testing.T) {
-	// When the Pool has no memory for the index, Append declines, and what is held stays.
+	// When the Pool has no memory for the index, Append declines, and held blocks stay.
 	pool := hearth.NewPool(hearth.MinRAM)
 	l := open(t, Options{Dir: t.TempDir(), Pool: pool, SegmentSize: 8 << 20})
 	appendAll(t, l, entryOf(0, 100))
@@ -490,7 +493,8 @@ func TestFilesStayBounded(t *testing.T) {
 }
 
 func TestDeviceErrorsAreReturned(t *testing.T) {
-	// A write that the device refuses is an error that names file and cause; the log goes on when it is well again.
+	// A write that the device refuses is an error that names file and cause. The log goes on when
+	// the device works again.
 	broken := ""
 	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error {
 		if c.What == broken {
@@ -529,7 +533,8 @@ func TestDeviceErrorsAreReturned(t *testing.T) {
 }
 
 func TestEmptiedBehindOurBack(t *testing.T) {
-	// Somebody removes the files of a running cache: misses, no errors, no wrong bytes.
+	// Somebody removes the files of a running cache. There are misses, but no errors and no wrong
+	// bytes.
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir, OpenFiles: 1})
 	for i := range 20 {
@@ -561,7 +566,7 @@ func TestEmptiedBehindOurBack(t *testing.T) {
 }
 
 func TestWithoutDirectWrites(t *testing.T) {
-	// Where the file system refuses O_DIRECT, everything works through the page cache.
+	// On a file system that refuses O_DIRECT, everything works through the page cache.
 	o := Options{Dir: t.TempDir(), tap: func(c change) error {
 		if c.What == "probe" {
 			return unix.EINVAL
@@ -607,7 +612,8 @@ func TestTinyBlocksComeToRest(t *testing.T) {
 }
 
 func TestRefusedEntries(t *testing.T) {
-	// Blocks that cannot be are refused by name; the others of the batch are kept. Sums of the caller are taken over.
+	// Invalid blocks are refused by name, and the others of the batch are kept. Sums of the caller
+	// are used.
 	l := open(t, Options{Dir: t.TempDir()})
 	good := entryOf(1, 70_000)
 	good.Sums = []uint64{xxh3.Hash(good.Data[:hearth.PieceSize]), xxh3.Hash(good.Data[hearth.PieceSize:])}
@@ -633,7 +639,9 @@ func TestRefusedEntries(t *testing.T) {
 }
 
 func TestAReaderOfAReusedSlotIsGivenNobodyElsesBlock(t *testing.T) {
-	// A reader has looked a block up and waits for memory. Meanwhile the block's segment goes, and the next one takes its slot, with another block of that length at that place: a miss.
+	// A reader has looked a block up and waits for memory. Meanwhile the block's segment is
+	// removed. The next one takes its slot, with another block of that length at that place. The
+	// reader gets a miss.
 	dir := t.TempDir()
 	const length = 50_000
 	first := open(t, Options{Dir: dir})
@@ -665,7 +673,8 @@ func TestAReaderOfAReusedSlotIsGivenNobodyElsesBlock(t *testing.T) {
 }
 
 func TestSyncWaitsForClosedSegments(t *testing.T) {
-	// A closed segment is still being made durable behind the writer when Sync is called: it does not return before.
+	// A closed segment is still being synced behind the writer when Sync is called. Sync does not
+	// return before.
 	synctest.Test(t, func(t *testing.T) {
 		held := make(chan struct{})
 		l := open(t, Options{Dir: t.TempDir(), tapSync: func(name string) error {
@@ -701,7 +710,9 @@ func sealNow(l *Log) error {
 }
 
 func TestWhatCannotBeSyncedIsToldBySync(t *testing.T) {
-	// The device fails as something is synced - the open segment, a closed one, the deaths, the names: Sync says so, once. A segment whose footer could not be written is synced all the same.
+	// The device fails while something is synced: the open segment, a closed one, the file of
+	// deaths, the names. Sync reports it, once. A segment whose footer could not be written is
+	// synced all the same.
 	var mu sync.Mutex // guards the two
 	var fails, synced string
 	from := func(what string) {

@@ -12,12 +12,12 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// One goroutine works here: the race detector finds nothing in it, and takes ten times as long.
+// One goroutine works here: the race detector finds nothing in it, and makes it ten times slower.
 
 func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
-	// A block that is unindexed is fetched and put again: it has two records. Whatever
-	// becomes of either and in whichever order - memory, restarts, eviction - its bytes
-	// are right, the log counts what it holds, and nothing goes with the other record.
+	// An unindexed block is fetched and put again, so it has two records. Whatever happens to
+	// either, in any order (memory, restarts, eviction), its bytes are right and the log counts
+	// what it holds. No other block is lost with the other record.
 	const again = 40
 	for _, then := range []string{"recall", "reopen", "reopen scarce", "evict, recall", "evict, reopen", "shed"} {
 		t.Run(then, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
 			var twice []int
 			for i := 0; len(twice) < again; i += 7 {
 				if !held[i] {
-					if err := l.Append([]Entry{entryOf(i, 3000)}); err == nil { // else its table is full
+					if err := l.Append([]Entry{entryOf(i, 3000)}); err == nil { // otherwise its table is full
 						twice = append(twice, i)
 						mustHold(t, l, i, 3000)
 					}
@@ -83,9 +83,9 @@ func TestAnUnindexedBlockIsPutAgain(t *testing.T) {
 }
 
 func TestReopenedWithAnyMemory(t *testing.T) {
-	// Random appends, evictions, sheds, compactions, kills and restarts, each with as much
-	// memory as chance gives, against a reference: only what was evicted or shed is gone,
-	// nothing that was pinned is, and what is used is what is allocated.
+	// Random appends, evictions, sheds, compactions, kills and restarts, each with a random amount
+	// of memory, are compared with a reference. Only evicted or shed blocks are gone, no pinned one
+	// is, and what is used is what is allocated.
 	const kinds, length = 4000, 3000
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 22))
@@ -105,7 +105,7 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 			}
 		}
 		reopen(closeLog)
-		must, may := map[int]bool{}, map[int]bool{} // held for certain, and perhaps
+		must, may := map[int]bool{}, map[int]bool{} // held for certain, and perhaps held
 		pins, number := map[hearth.ID]bool{}, map[hearth.ID]int{}
 		for i := range kinds {
 			number[blockID(i)] = i
@@ -134,7 +134,7 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 			case k < 13:
 				was := l.Stats().Unindexed
 				n := l.Shed(func(id hearth.ID) bool {
-					if i := number[id]; !pins[id] && !l.Has(id) { // else another record of it stays
+					if i := number[id]; !pins[id] && !l.Has(id) { // otherwise another record of it stays
 						delete(must, i)
 						may[i] = true
 					}
@@ -158,7 +158,7 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 				reopen(closeLog)
 			}
 			l.settler.wait()
-			// After a kill the file system moves by a page per file yet.
+			// After a kill the file system may still change a size by a page per file.
 			if off := l.Used() - allocated(t, dir); max(off, -off) > int64(l.Stats().Segments+1)*pageSize {
 				t.Fatalf("seed %d, step %d: used %d, allocated %d", seed, step, l.Used(), allocated(t, dir))
 			}
@@ -190,9 +190,8 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 }
 
 func TestWhatThereIsNoMemoryForStays(t *testing.T) {
-	// A log is opened with less and less memory, down to none: what is not indexed is on
-	// disk, counts, is the oldest, and is no block less with memory again, after a restart
-	// or without.
+	// A log is opened with less and less memory, down to none. The unindexed blocks are on disk,
+	// count, and are the oldest. With memory again none is missing, after a restart or without.
 	dir := several(t, someBlocks)
 	before := allocated(t, dir)
 	for _, left := range []int64{200 << 10, 100 << 10, 70 << 10, 0} {
@@ -230,9 +229,9 @@ func TestWhatThereIsNoMemoryForStays(t *testing.T) {
 }
 
 func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
-	// Thousands of blocks that have no index are put again, and memory comes back: a recall
-	// shows that it goes on, ends with its context in the midst of a segment, and so does
-	// each one after; in the end each block is there once. The open segment is synced once.
+	// Thousands of unindexed blocks are put again, and memory comes back. A recall shows progress,
+	// and ends with its context within a segment, and so does each later one. At the end each block
+	// is there once. The open segment is synced once.
 	dir := several(t, someBlocks)
 	pool, more := scarce(t, 0)
 	_, cancel := context.WithCancel(t.Context())
@@ -283,7 +282,8 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 		if s.Blocks != someBlocks || count(tell(t, l, someBlocks)) != someBlocks || s.Corrupt != 0 {
 			t.Errorf("%d of %d blocks are read, %+v", count(tell(t, l, someBlocks)), someBlocks, s)
 		}
-		// The file system moves by a page per file yet, which has thousands of holes.
+		// The file system may still change the size of a file by a page, and this one has thousands
+		// of holes.
 		if used, real := l.Used(), allocated(t, dir); max(used-real, real-used) > int64(s.Segments+1)*pageSize || used > someBlocks*4600 {
 			t.Errorf("used %d, allocated %d", used, real)
 		}
@@ -293,9 +293,9 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 }
 
 func TestARecordDiesOnceItsDoubleIsOnTheDevice(t *testing.T) {
-	// Blocks are put again and recalled, twice: the open segment that their later records
-	// lie in was synced by the first recall, and has more since. No old record dies before
-	// all of that is on the device.
+	// Blocks are put again and recalled, twice. The first recall synced the open segment with their
+	// later records, and more was appended since. No old record dies before all of that is on the
+	// device.
 	dir := several(t, someBlocks)
 	pool, more := scarce(t, 0)
 	dirty, recalling := map[string]bool{}, false

@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// scarce is a Pool that leaves indexes so many bytes; more gives them all.
+// scarce returns a Pool with so many bytes for indexes; more releases all of it.
 func scarce(t testing.TB, left int64) (pool *hearth.Pool, more func()) {
 	t.Helper()
 	pool = newPool()
@@ -28,7 +28,8 @@ func scarce(t testing.TB, left int64) (pool *hearth.Pool, more func()) {
 	return pool, func() { pool.Unclaim(taken); taken = 0 }
 }
 
-// openScarce opens a log that indexes so few bytes; more ends that, as the test's end does.
+// openScarce opens a log with so few bytes for its index; more ends that, and so does the end of
+// the test.
 func openScarce(t testing.TB, dir string, left int64) (l *Log, more func()) {
 	t.Helper()
 	pool, more := scarce(t, left)
@@ -37,7 +38,7 @@ func openScarce(t testing.TB, dir string, left int64) (l *Log, more func()) {
 	return l, more
 }
 
-// several is a directory of some segments with blocks of 3000 bytes, closed.
+// several makes a closed directory of some segments with blocks of 3000 bytes.
 func several(t testing.TB, blocks int) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -63,7 +64,7 @@ func closeLog(t testing.TB, l *Log) {
 	}
 }
 
-// tell is whether each of the blocks is held.
+// tell returns for each of the blocks whether it is held.
 func tell(t testing.TB, l *Log, blocks int) (held []bool) {
 	t.Helper()
 	for i := range blocks {
@@ -88,8 +89,8 @@ func count(held []bool) (n int) {
 const someBlocks = 6000 // five segments of 4 MiB
 
 func TestWhoSeesNoneUnindexedFindsAll(t *testing.T) {
-	// Memory comes back, and somebody looks all the while: each block is found or counts as
-	// unindexed, and once none does, all are found.
+	// Memory comes back while somebody keeps looking. Each block is found or counts as unindexed,
+	// and once none counts as unindexed, all are found.
 	dir := several(t, someBlocks)
 	l, more := openScarce(t, dir, 0)
 	more()
@@ -110,9 +111,9 @@ func TestWhoSeesNoneUnindexedFindsAll(t *testing.T) {
 }
 
 func TestUnindexedGoFirstButForThePinned(t *testing.T) {
-	// Room is needed: the oldest unindexed segments go, whole ones by unlink; where one
-	// holds what is pinned, only the others go, and their pages with them. What is pinned
-	// stays for good, through restarts, and goes if nothing else is left to go and it must.
+	// Room is needed. The oldest unindexed segments are evicted, whole ones by unlink. From one
+	// with pinned blocks only the others go, and their pages. Pinned blocks stay, through restarts.
+	// They go only if they must and nothing else is left.
 	dir := several(t, someBlocks)
 	l, more := openScarce(t, dir, 0)
 	per := int(l.unindexed()[0].records)
@@ -153,7 +154,7 @@ func TestUnindexedGoFirstButForThePinned(t *testing.T) {
 	}
 }
 
-// putAgain appends blocks that are unindexed once more, for a recall to find.
+// putAgain appends unindexed blocks once more, for a recall to find.
 func putAgain(t testing.TB, l *Log, ids ...int) {
 	t.Helper()
 	for ; len(ids) > 0; ids = ids[min(len(ids), 100):] {
@@ -166,8 +167,8 @@ func putAgain(t testing.TB, l *Log, ids ...int) {
 }
 
 func TestARecordThatWentMeanwhileIsNotKept(t *testing.T) {
-	// A recall looks up where a block is kept; before it looks there, a reader drops the
-	// last record of that segment. Then the record that there is yet counts.
+	// A recall looks up where a block is kept. Before it looks there, a reader drops the last
+	// record of that segment. Then the remaining record counts.
 	l := open(t, Options{Dir: t.TempDir()})
 	appendAll(t, l, entryOf(1, 3000))
 	p, _ := l.index.get(blockID(1), nil)
@@ -179,8 +180,8 @@ func TestARecordThatWentMeanwhileIsNotKept(t *testing.T) {
 }
 
 func TestAllOfAnUnindexedSegmentIsBad(t *testing.T) {
-	// The check of a stopped node finds each record of a segment bad that there is no
-	// memory for: with the last one its file goes, and its bytes.
+	// The check of a stopped node finds each record of an unindexed segment bad. With the last one
+	// its file is removed, and its bytes.
 	dir := several(t, someBlocks)
 	l, _ := openScarce(t, dir, 0)
 	s := l.unindexed()[0]
@@ -205,9 +206,9 @@ func TestAllOfAnUnindexedSegmentIsBad(t *testing.T) {
 }
 
 func TestCompactLeavesUnindexedAlone(t *testing.T) {
-	// All but a few blocks of each segment are evicted, and the log comes back without
-	// memory: compaction, which moves what the index knows, must not take these segments
-	// for dead. With memory it may.
+	// All but a few blocks of each segment are evicted, and the log comes back without memory.
+	// Compaction, which moves what the index knows, must not take these segments for dead. With
+	// memory it may rewrite them.
 	dir := several(t, someBlocks)
 	l := open(t, Options{Dir: dir})
 	for i := range someBlocks {
@@ -241,12 +242,12 @@ func TestCompactLeavesUnindexedAlone(t *testing.T) {
 }
 
 func TestUnindexedSegmentsThatSomebodyRemoved(t *testing.T) {
-	// Unindexed segments are removed by hand, one of them is cut to nothing: that is no
-	// device's fault, and what is left is counted and indexed.
+	// Unindexed segments are removed by hand, and one of them is truncated to nothing. That is not
+	// the device's fault, and the rest is counted and indexed.
 	dir := several(t, someBlocks)
 	l, more := openScarce(t, dir, 0)
 	due := l.unindexed()
-	for _, s := range due { // or their files would be read on
+	for _, s := range due { // otherwise their files could still be read
 		s.mu.Lock()
 		s.closeLocked()
 		s.mu.Unlock()
@@ -276,7 +277,8 @@ func TestUnindexedSegmentsThatSomebodyRemoved(t *testing.T) {
 }
 
 func TestEvictionMakesRoomInTheIndex(t *testing.T) {
-	// No memory comes back, but what is indexed is evicted: its entries serve what is not.
+	// No memory comes back, but indexed blocks are evicted. Their entries then serve unindexed
+	// blocks.
 	dir := several(t, someBlocks)
 	l, _ := openScarce(t, dir, 250<<10)
 	unindexed := l.Stats().Unindexed
@@ -295,9 +297,9 @@ func TestEvictionMakesRoomInTheIndex(t *testing.T) {
 }
 
 func TestChecksOfWhatIsUnindexed(t *testing.T) {
-	// A check while there is no memory counts what it does not see, and mends a footer by
-	// what its segment holds, not by what the index knows; the check of a stopped node sees
-	// all, and what it drops stays dropped. No good block is lost.
+	// A check without memory counts the blocks that it does not see. It repairs a footer from what
+	// its segment holds, not from the index. The check of a stopped node sees all, and what it
+	// drops stays dropped. No good block is lost.
 	dir := several(t, someBlocks)
 	l, more := openScarce(t, dir, 70<<10)
 	first := l.unindexed()[0]
@@ -333,8 +335,8 @@ func TestChecksOfWhatIsUnindexed(t *testing.T) {
 }
 
 func TestAFailingDeviceWhileUnindexed(t *testing.T) {
-	// Neither a death can be noted nor a file removed: what was to go is there, counted,
-	// and goes later, once.
+	// Neither a tombstone can be written nor a file removed. The blocks to be evicted are there,
+	// counted, and go later, once.
 	dir := several(t, someBlocks)
 	pool, more := scarce(t, 0)
 	forbid := true
@@ -354,7 +356,7 @@ func TestAFailingDeviceWhileUnindexed(t *testing.T) {
 		t.Errorf("nobody hears of it: %v", err)
 	}
 	forbid = false
-	for range 2 { // what failed is spared for a round
+	for range 2 { // a failed segment is spared for a round
 		for l.Shed(pinned) > 0 {
 		}
 	}

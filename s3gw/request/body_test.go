@@ -15,7 +15,8 @@ import (
 )
 
 func TestDeletes(t *testing.T) {
-	// The keys of a document come out as they are; where another reader could find others, it is no document.
+	// The keys of a document come out as they are. If another reader could find other keys, it is
+	// refused.
 	for doc, want := range map[string]string{
 		"<Delete><Object><Key>a</Key></Object></Delete>":                                                                                                      "a",
 		"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Delete xmlns=\"x\">\n <Object><Key> a\tb </Key></Object>\n</Delete>\n":                                  " a\tb ",
@@ -78,13 +79,13 @@ func checkFault(t *testing.T, err error, code string) {
 	}
 }
 
-// document is one of n objects.
+// document returns a DeleteObjects document of n objects.
 func document(n int, key string) string {
 	return "<Delete>" + strings.Repeat("<Object><Key>"+key+"</Key></Object>", n) + "</Delete>"
 }
 
 func TestDeletesAreBounded(t *testing.T) {
-	// A thousand of the longest keys are taken, one more is not, and nobody reads on behind 2 MiB.
+	// A thousand of the longest keys are taken, and one more is not. Nothing is read beyond 2 MiB.
 	longest := strings.Repeat("k", maxKey)
 	if keys, err := Deletes(strings.NewReader(document(1000, longest))); err != nil || len(keys) != 1000 || keys[999] != longest {
 		t.Errorf("%d keys, %v", len(keys), err)
@@ -105,7 +106,7 @@ func TestDeletesAreBounded(t *testing.T) {
 	}
 }
 
-// forever is endless text.
+// forever is an endless text.
 type forever struct{}
 
 func (forever) Read(p []byte) (int, error) {
@@ -127,7 +128,8 @@ func (c *counting) Read(p []byte) (int, error) {
 }
 
 func FuzzDeletes(f *testing.F) {
-	// Where Deletes finds keys, encoding/xml, as MinIO uses it, finds the same, and no version that is not an id.
+	// If Deletes finds keys, encoding/xml, as MinIO uses it, finds the same keys, and every version
+	// is an id.
 	f.Add([]byte(document(2, "a&amp;b")))
 	f.Add([]byte("<?xml version='1.0'?><Delete xmlns='x'><Quiet/><Object><Key><![CDATA[x]]></Key><A/></Object></Delete>"))
 	f.Add([]byte("<Delete><Object><Key>a</Key><VersionId>.<!-- -->./x</VersionId></Object></Delete>"))
@@ -147,7 +149,7 @@ func FuzzDeletes(f *testing.F) {
 			} `xml:"Object"`
 		}
 		if err := xml.Unmarshal(doc, &want); err != nil {
-			return // it is stricter about names, and the origin will say so
+			return // it is stricter about names, and the origin reports that
 		}
 		if len(keys) != len(want.Objects) {
 			t.Fatalf("%q: %d keys, want %d", doc, len(keys), len(want.Objects))
@@ -174,7 +176,7 @@ func BenchmarkDeletes(b *testing.B) {
 }
 
 func TestBatch(t *testing.T) {
-	// A line is a key, or JSON with a key and a range; what is neither is refused by its number.
+	// A line is a key, or JSON with a key and a range. Any other line is refused with its number.
 	for text, want := range map[string]string{
 		"a":                               "a []",
 		"a\nb\n":                          "a [] b []",
@@ -221,7 +223,8 @@ func TestBatch(t *testing.T) {
 }
 
 func TestBatchIsBounded(t *testing.T) {
-	// Ten thousand of the longest keys are taken, one more is not, and nobody reads on behind 16 MiB.
+	// Ten thousand of the longest keys are taken, and one more is not. Nothing is read beyond 16
+	// MiB.
 	longest := strings.Repeat("k", maxKey) + "\n"
 	items, err := Batch(strings.NewReader(strings.Repeat(longest, maxItems)))
 	if err != nil || len(items) != maxItems {
@@ -249,7 +252,7 @@ func (newlines) Read(p []byte) (int, error) {
 }
 
 func FuzzBatch(f *testing.F) {
-	// What was understood, written down as JSON where that can say it, is understood again.
+	// A parsed batch is written as JSON, where JSON can carry it, and is parsed to the same items.
 	f.Add([]byte("a\r\n{\"key\":\"b\",\"range\":\"bytes=-1\"}\n"))
 	f.Add([]byte("{\"key\":\"\\ud800\xff\"}"))
 	f.Add([]byte("\x80\r\r"))
@@ -269,7 +272,7 @@ func FuzzBatch(f *testing.F) {
 			if err != nil || json.Unmarshal(line, &back) != nil || back != it { // not UTF-8
 				line = []byte(it.Key)
 			}
-			again.Write(append(line, "\r\n"...)) // of a key that ends in "\r" one is the line's
+			again.Write(append(line, "\r\n"...)) // for a key that ends in "\r" the last one is the line's
 		}
 		if err != nil {
 			return
@@ -281,7 +284,8 @@ func FuzzBatch(f *testing.F) {
 }
 
 func TestBatchAnswers(t *testing.T) {
-	// A client reads back each item in its order, with one's error between the others, and knows the end from a connection that was cut.
+	// A client reads each item in order, with the error of one between the others. It can tell the
+	// end from a connection that was cut.
 	var out bytes.Buffer
 	b := NewBatchWriter(&out)
 	big := bytes.Repeat([]byte("200 1 x\n"), 1000)
@@ -308,7 +312,7 @@ func written(b *BatchWriter, p []byte) error {
 	return err
 }
 
-// answers reads a batch's answer as docs of BatchWriter tell a client to.
+// answers reads a batch's answer as the comment of BatchWriter says.
 func answers(r io.Reader) ([]string, error) {
 	in := bufio.NewReader(r)
 	var all []string
@@ -334,7 +338,8 @@ func answers(r io.Reader) ([]string, error) {
 }
 
 func TestABrokenBatchStaysBroken(t *testing.T) {
-	// Bytes that are too few or too many, and a client that went, end it for good: nothing more is written.
+	// Too few or too many bytes, and a client that went away, end the writer for good: nothing more
+	// is written.
 	for name, breaks := range map[string]func(*BatchWriter) error{
 		"too many":        func(b *BatchWriter) error { return written(b, []byte("abcd")) },
 		"too few":         func(b *BatchWriter) error { return b.Object(200, 1, "x") },
@@ -365,7 +370,7 @@ func TestABrokenBatchStaysBroken(t *testing.T) {
 	}
 }
 
-// full takes nothing.
+// full is a writer that takes nothing.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -5,15 +5,16 @@ import (
 	"testing"
 )
 
-// writes are requests that an origin changes something by, of each kind.
+// writes are requests of each kind that change something at an origin.
 func writes() []string {
 	return []string{"PUT /bucket/mine/x", "PUT /bucket/mine/x?tagging", "PUT /bucket/mine/x?uploadId=a&partNumber=1", "POST /bucket/mine/x?uploads", "POST /bucket/mine/x?uploadId=a", "POST /bucket/mine/x?restore",
 		"POST /bucket/mine/x?select&select-type=2", "DELETE /bucket/mine/x", "DELETE /bucket/mine/x?uploadId=a", "POST /bucket?delete", "PUT /bucket", "PUT /bucket?policy", "DELETE /bucket"}
 }
 
 func TestAWriteHasOnlyHeadersThatAreKnown(t *testing.T) {
-	// By names as these servers copy, link, move or unpack what the client may have no right to. Each is refused on every write, however it is
-	// written, and in the query too, and the refusal names it.
+	// With these names servers copy, link, move or unpack what the client may have no right to.
+	// Each is refused on every write, in every spelling, and in the query too; the refusal names
+	// it.
 	for _, name := range []string{
 		"X-Copy-From", "X-Copy-From-Account", "X-Object-Manifest", "X-Static-Large-Object", "X-Symlink-Target", "X-Symlink-Target-Account", "X-Fresh-Metadata", "Destination", "Destination-Account", "Overwrite", "Content-Range", "Content-Location",
 		"x-goog-copy-source", "x-goog-copy-source-generation", "x-goog-if-generation-match", "x-goog-meta-a", "x-oss-copy-source", "x-oss-symlink-target", "x-oss-process", "x-oss-callback", "x-obs-copy-source", "x-obs-rename-object", "x-cos-copy-source", "x-tos-copy-source", "x-bce-copy-source", "x-ms-copy-source",
@@ -46,7 +47,7 @@ func TestAWriteHasOnlyHeadersThatAreKnown(t *testing.T) {
 			}
 		}
 	}
-	for _, write := range writes() { // a trailer comes when rights were looked at
+	for _, write := range writes() { // a trailer comes after rights were checked
 		method, target, _ := strings.Cut(write, " ")
 		for _, trailer := range []string{"x-amz-copy-source", "x-amz-checksum-crc32, x-amz-copy-source", "x-amz-checksum-crc32\r\nX-Amz-Trailer: X-Amz-Acl", "x_amz_checksum_crc32"} {
 			if _, err := Parse(ask(t, method, target, "X-Amz-Trailer: "+trailer), Options{}); err == nil || !strings.Contains(err.Error(), "x-amz-trailer") {
@@ -54,7 +55,7 @@ func TestAWriteHasOnlyHeadersThatAreKnown(t *testing.T) {
 			}
 		}
 	}
-	for _, header := range []string{"X_HTTP_Method_Override: DELETE", "X-HTTP_Method: PUT", "x_original_url: /x"} { // to some server they make a write of a read
+	for _, header := range []string{"X_HTTP_Method_Override: DELETE", "X-HTTP_Method: PUT", "x_original_url: /x"} { // some server takes a read with one of them for a write
 		if _, err := Parse(ask(t, "GET", "/bucket/a", header), Options{}); err == nil {
 			t.Errorf("a read with %s passes", header)
 		}
@@ -62,7 +63,8 @@ func TestAWriteHasOnlyHeadersThatAreKnown(t *testing.T) {
 }
 
 func TestHeadersOfRealClientsPass(t *testing.T) {
-	// What S3's API has for writes, what SDKs add of their own, and what browsers, proxies and tracing add on the way, stops no write.
+	// No write is stopped by the headers that S3's API has for writes, that SDKs add, or that
+	// browsers, proxies and tracing add on the way.
 	for _, header := range []string{
 		"x-amz-acl: private", "x-amz-api-version: 2006-03-01", "x-amz-bucket-object-lock-enabled: true", "x-amz-bypass-governance-retention: true", "x-amz-checksum-algorithm: CRC32", "x-amz-checksum-crc32: AAAAAA==", "x-amz-checksum-crc64nvme: x",
 		"x-amz-checksum-sha256: /..+/==", "x-amz-checksum-type: FULL_OBJECT", "x-amz-confirm-remove-self-bucket-access: true", "x-amz-copy-source-if-match: x", "x-amz-copy-source-if-unmodified-since: x", "x-amz-copy-source-range: bytes=0-5",

@@ -9,8 +9,8 @@ import (
 )
 
 func TestRealClients(t *testing.T) {
-	// What boto3 1.43, aws 1.45, mc, rclone and s3cmd sent to MinIO for copies, listings, ranges and deletes, head by head, is understood,
-	// and each plain read of theirs is Cached.
+	// What boto3 1.43, aws 1.45, mc, rclone and s3cmd sent to MinIO for copies, listings, ranges
+	// and deletes is understood, request by request. Each of their plain reads is Cached.
 	text, err := os.ReadFile("testdata/clients.txt")
 	if err != nil {
 		t.Fatal(err)

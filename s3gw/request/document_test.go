@@ -7,8 +7,8 @@ import (
 )
 
 func TestDocumentsNameNothingElsewhere(t *testing.T) {
-	// What a body names is held against what a parameter is: no part, no version leads upwards, no restore writes elsewhere. What else is wrong
-	// with it is for the origin to say.
+	// The names in a body are checked like parameters: no part and no version leads upwards, and no
+	// restore writes elsewhere. All other faults are left to the origin.
 	const complete, restore, deletes = "CompleteMultipartUpload", "RestoreObject", "DeleteObjects"
 	part := func(inner string) string {
 		return "<CompleteMultipartUpload><Part>" + inner + "</Part></CompleteMultipartUpload>"

@@ -11,8 +11,8 @@ import (
 )
 
 func TestWrite(t *testing.T) {
-	// A client gets code, message, what it asked for and the request's id, with the status of the code, and nothing of the cause. A HEAD
-	// gets no body.
+	// A client gets code, message, resource and the request's id, with the status of the code, and
+	// nothing of the cause. A HEAD gets no body.
 	e := Of(fs.ErrPermission, "NoSuchKey", "there is no %q", "a<b")
 	for method, body := range map[string]bool{http.MethodGet: true, http.MethodHead: false} {
 		w := httptest.NewRecorder()
@@ -41,7 +41,8 @@ func TestWrite(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	// Each code has Amazon's status; what is not known is a bad request, and an error may say another one.
+	// Each code has Amazon's status. An unknown code is a bad request, and an error may set another
+	// status.
 	for code, want := range map[string]int{"AccessDenied": 403, "NoSuchBucket": 404, "PreconditionFailed": 412, "InvalidRange": 416, "SlowDown": 503,
 		"NotImplemented": 501, "InternalError": 500, "MissingContentLength": 411, "MethodNotAllowed": 405, "OperationAborted": 409, "InvalidArgument": 400} {
 		if got := New(code, "x").HTTPStatus(); got != want {

@@ -15,8 +15,9 @@ import (
 )
 
 func FuzzParse(f *testing.F) {
-	// Whatever net/http lets through is understood or refused, and no reader writes, nobody reaches what lies below his prefix, no id is a
-	// path, no write has a header of another name, and bucket and key, written down again, are found again.
+	// Whatever net/http lets through is understood or refused. No reader writes, nobody gets out of
+	// its prefix, no id is a path, and no write has an unknown header. Bucket and key, written
+	// again, are parsed to the same.
 	for _, s := range [][3]string{
 		{"GET", "/bucket/a%2Fb+c?response-expires=%20", "Range: bytes=0-"},
 		{"PUT", "/bucket/a?uploadId=1&partNumber=2", "X-Amz-Copy-Source: /b/c?versionId=1"},
@@ -73,7 +74,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkValues holds what is so of every request that is not refused.
+// checkValues checks what holds for the values of every request that is not refused.
 func checkValues(t *testing.T, r *http.Request) {
 	t.Helper()
 	for pair := range strings.FieldsFuncSeq(r.URL.RawQuery, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -96,13 +97,13 @@ func checkValues(t *testing.T, r *http.Request) {
 	}
 }
 
-// below tells whether a key lies below mine/ for a server that takes it for a path.
+// below reports whether a key lies below mine/ for a server that takes it for a path.
 func below(key string) bool {
 	key = path.Clean("/" + key)
 	return key == "/mine" || strings.HasPrefix(key, "/mine/")
 }
 
-// checkRequest holds what is so of every Request.
+// checkRequest checks what holds for every Request.
 func checkRequest(t *testing.T, q *Request, err error) {
 	t.Helper()
 	var f *Error
@@ -128,8 +129,8 @@ func checkRequest(t *testing.T, q *Request, err error) {
 }
 
 func TestSmuggling(t *testing.T) {
-	// Forms by which two servers could see two requests come from net/http as one, or not at all: of what arrives, what is parsed is what
-	// is passed on.
+	// A request that two servers could take for two comes from net/http as one, or not at all. What
+	// is parsed is what is passed on.
 	heard := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := Parse(r, Options{Hosts: []string{"s3.test"}})

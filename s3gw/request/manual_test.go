@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// calls are Amazon's operations as the manual lists them, each as the request that makes it.
+// calls are Amazon's operations as the manual lists them, each with a request for it.
 func calls() []string {
 	return []string{
 		"GET /", "HEAD /bucket", "GET /bucket?location", "GET /bucket?list-type=2", "GET /bucket",
@@ -28,7 +28,7 @@ func calls() []string {
 	}
 }
 
-// meaning is what becomes of a request, in the manual's words.
+// meaning is how a request is answered, in the manual's words.
 func meaning(q *Request) string {
 	switch q.How {
 	case Cached:
@@ -46,8 +46,9 @@ func meaning(q *Request) string {
 }
 
 func TestTableOfTheManualIsCurrent(t *testing.T) {
-	// docs/s3.md says of each of Amazon's operations what becomes of it, and which right it needs, as it is read here,
-	// and whether e2e's s3-differential has compared its answers with an origin's and found them equal.
+	// docs/s3.md says for each of Amazon's operations how it is answered, and which right it needs.
+	// It also says whether e2e's s3-differential has compared its answers with an origin's and
+	// found them equal. All that must match this package.
 	const file, begin, end = "../../docs/s3.md", "<!-- operations: go test ./s3gw/request -run Manual -update -->\n", "<!-- end of operations -->"
 	equal, err := os.ReadFile("../../e2e/testdata/s3_operations.txt")
 	if err != nil {

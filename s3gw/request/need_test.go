@@ -8,7 +8,8 @@ import (
 )
 
 func TestNeeds(t *testing.T) {
-	// Each request needs the rights to all that it can read or change at any origin, and no more.
+	// Each request needs the rights to all that it can read or change at any origin, and to no
+	// more.
 	for _, c := range []struct{ method, target, header, want string }{
 		{"GET", "/", "", ""},
 		{"GET", "/?max-buckets=1", "", "r /"},
@@ -67,7 +68,7 @@ func TestNeeds(t *testing.T) {
 		if got := strings.Join(asked, ", "); got != c.want || !all {
 			t.Errorf("%s %s %s: %s (%v), want %s", c.method, c.target, c.header, got, all, c.want)
 		}
-		// Whichever is missing, it is refused.
+		// If any one of them is missing, it is refused.
 		for _, missing := range asked {
 			if q.Allowed(func(n Need) bool { return said(n) != missing }) {
 				t.Errorf("%s %s is allowed without %s", c.method, c.target, missing)
@@ -88,7 +89,7 @@ func said(n Need) string {
 }
 
 func TestAlias(t *testing.T) {
-	// Keys that are paths somewhere are known by where those lead.
+	// A key that is a path for some server is known by where it leads.
 	for key, want := range map[string]string{"": "", "a": "a", "a/": "a/", "a/b": "a/b", ".a": ".a", "a//b": "a/b", "/a": "a", "//a//": "a/",
 		"a/./b": "a/b", "a/..": "", "a/../b": "b", "./a": "a", "a/.": "a", "a/../": "", "../a": "a!", "a/../../b": "b!", "/": "", ".": "",
 		"a/b/../../c": "c"} {

@@ -64,7 +64,8 @@ func brief(q *Request, err error) string {
 }
 
 func TestOperations(t *testing.T) {
-	// Each of Amazon's calls is told from the others, by method, by what is named and by sub-resource, and answered as it must be.
+	// Amazon's calls are told apart by method, by what is named and by sub-resource, and each is
+	// answered as it must be.
 	for asked, want := range map[string]string{
 		"GET /":                            `ListBuckets Cached  ""`,
 		"GET /?x-id=ListBuckets":           `ListBuckets Cached  ""`,
@@ -167,7 +168,7 @@ func TestOperations(t *testing.T) {
 }
 
 func TestByHeaders(t *testing.T) {
-	// Some headers make another operation of a write, or let it change more than its key.
+	// Some headers make a write another operation, or let it change more than its key.
 	const source = "X-Amz-Copy-Source: /other/b"
 	for _, c := range []struct{ method, target, header, want string }{
 		{"PUT", "/bucket/a", source, `CopyObject Write bucket "a" TheKey`},
@@ -196,7 +197,7 @@ func TestByHeaders(t *testing.T) {
 }
 
 func TestOnlyWhatTheCacheCanHonourIsCached(t *testing.T) {
-	// A read with any header or parameter that changes the answer, or of which nothing is known, is the origin's to answer.
+	// The origin answers a read with a header or parameter that is unknown, or changes the answer.
 	const get, v2, v1 = "/bucket/a", "/bucket?list-type=2&", "/bucket?"
 	for _, c := range []struct {
 		target string
@@ -284,8 +285,8 @@ func TestOnlyWhatTheCacheCanHonourIsCached(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	// Bucket and key are what was sent, whatever is odd about it; what is no address is refused. What two origins could take for two keys
-	// is not answered from the cache.
+	// Bucket and key are what was sent, however odd. A malformed address is refused. A key that two
+	// origins could take for two keys is not answered from the cache.
 	long := strings.Repeat("k", 1024)
 	for _, c := range []struct{ target, want, escaped string }{
 		{"/bucket/a+b", `GetObject Cached bucket "a+b"`, "a+b"},
@@ -347,7 +348,8 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestVirtualHosts(t *testing.T) {
-	// A bucket may stand before one of the endpoint's names, whatever case, port and dot; else the path has it.
+	// A bucket may stand before one of the endpoint's names, in any case, with any port and dot.
+	// Otherwise it is in the path.
 	o := Options{Hosts: []string{"s3.test", "test", "S3.Example.com"}}
 	for _, c := range []struct{ host, target, want string }{
 		{"s3.test", "/bucket/a", `GetObject Cached bucket "a"`},
@@ -392,7 +394,8 @@ func TestBucketNames(t *testing.T) {
 }
 
 func TestCopySources(t *testing.T) {
-	// The source is the one that the origin will read; what could be two is refused.
+	// The source is the one that the origin will read. A source that could be two objects is
+	// refused.
 	for raw, want := range map[string]string{
 		"bucket/key":                           "bucket key  ",
 		"/bucket/key":                          "bucket key  ",

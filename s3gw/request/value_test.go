@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// upwards are values that some server may take for a path out of where it belongs, as they stand in a query.
+// upwards are values, as they stand in a query, that some server may take for a path out of where
+// it belongs.
 func upwards() []string {
 	return []string{"..", ".", "...", "%2e%2e", "%2E.", "..%2F", "../../victim", "..%2F..%2Fvictim", "a/../../victim", "a%2F..%2Fvictim", "%252e%252e%252fvictim",
 		"..%5Cvictim", "..%5c..%5cvictim", "/etc", "%2Fetc%2Fpasswd", "a/b", "a%2Fb", "a%5Cb", "C:x", "..%00x", "%00", "..%20", "..+", "a%0A", "a b", "%C3%A4", "a%25", "a,b", "a*", "~/x", "a?b", "a%23",
@@ -15,8 +16,8 @@ func upwards() []string {
 }
 
 func TestIDsAreOneSegment(t *testing.T) {
-	// Whatever names an upload, a version or a part, in whichever parameter and spelling and of whichever request: what a server could take for
-	// a path is refused, and the refusal names the parameter.
+	// A parameter that names an upload, a version or a part may not be what a server could take for
+	// a path, in any spelling and for any request. The refusal names the parameter.
 	for _, c := range []struct{ method, target, name string }{
 		{"DELETE", "/bucket/mine/x?", "uploadId"}, {"GET", "/bucket/mine/x?", "uploadId"}, {"HEAD", "/bucket/mine/x?", "uploadId"},
 		{"POST", "/bucket/mine/x?", "uploadId"}, {"PUT", "/bucket/mine/x?partNumber=1&", "uploadId"}, {"PUT", "/bucket/mine/x?uploadId=a&", "partNumber"},
@@ -44,7 +45,8 @@ func TestIDsAreOneSegment(t *testing.T) {
 }
 
 func TestIDsOfRealServersPass(t *testing.T) {
-	// Ids as servers make them go on, also those of Amazon's that have dots at their beginning and two in a row.
+	// Ids as servers make them are taken, also those of Amazon's with dots at their beginning and
+	// two in a row.
 	for server, id := range map[string]string{
 		"Amazon":    "VXBsb2FkIElEIGZvciA2aWWpbmcncyBteS1tb3ZpZS5tMnRzIHVwbG9hZA",
 		"Amazon's":  ".ibZBv_75gd9r8lH_gqXatLdxMVpAlj6ZQjEs..OwyF3953YdwbcQnMA2BLGn8Lx12fQNICtMw5KyteFeHw.Sjng--",
@@ -76,8 +78,8 @@ func TestIDsOfRealServersPass(t *testing.T) {
 }
 
 func TestOtherValuesDoNotClimb(t *testing.T) {
-	// A parameter or a header of which nothing is known does not lead upwards, in whatever spelling; text that nobody takes for a name may
-	// have what it likes.
+	// An unknown parameter or header must not lead upwards, in any spelling. Text that no server
+	// takes for a name may be anything.
 	for _, c := range []struct {
 		method, target, header string
 		want                   bool
@@ -120,8 +122,8 @@ func TestOtherValuesDoNotClimb(t *testing.T) {
 }
 
 func TestKeysThatClimbNeedTheRightToWhereTheyLead(t *testing.T) {
-	// A client that has mine/ alone gets nowhere else by a key, a prefix, a marker or a copy's source, in whatever spelling; and is not kept
-	// from odd keys of its own.
+	// A client that has only mine/ gets nowhere else by a key, a prefix, a marker or a copy's
+	// source, in any spelling. Odd keys of its own are open to it.
 	mine := func(n Need) bool { return n.Bucket == "bucket" && (n.Some || strings.HasPrefix(n.Key, "mine/")) }
 	for _, c := range []struct {
 		method, target, source string
@@ -187,7 +189,7 @@ func TestKeysThatClimbNeedTheRightToWhereTheyLead(t *testing.T) {
 }
 
 func TestSourcesWhoseVersionIsAPathAreRefused(t *testing.T) {
-	// A version in a copy's source is an id, also where versitygw finds one behind its decoding.
+	// A version in a copy's source is an id, also where versitygw finds one after its own decoding.
 	for _, v := range append(upwards(), "..%2f%2e%2e", "%2e%2e%5c") {
 		r := ask(t, "PUT", "/bucket/mine/x")
 		r.Header["X-Amz-Copy-Source"] = []string{"/bucket/mine/a?versionId=" + v}
@@ -205,7 +207,8 @@ func TestSourcesWhoseVersionIsAPathAreRefused(t *testing.T) {
 }
 
 func TestReadingsAreBounded(t *testing.T) {
-	// As much as a request can have of what decodes to more to be decoded is read a few times, by whoever sent it.
+	// A request with as much nested encoding as it can hold is decoded only a few times, whoever
+	// sent it.
 	n := 0
 	for range readings("%" + strings.Repeat("25", 8<<10)) {
 		n++

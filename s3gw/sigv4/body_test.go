@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// readers are ways in which a body may come; net/http's own gives the end with the last bytes.
+// readers are ways in which a body may arrive; net/http's own returns the end with the last bytes.
 func readers() map[string]func(io.Reader) io.Reader {
 	return map[string]func(io.Reader) io.Reader{
 		"as it is": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader,
@@ -28,7 +28,8 @@ func readers() map[string]func(io.Reader) io.Reader {
 const crcOfHello = "NhCmhg==" // CRC-32 of "hello"
 
 func TestChunks(t *testing.T) {
-	// Signed chunks of any sizes give their payload, however they come; with a trailer they go on as unsigned chunks of the length that was told, with the trailer.
+	// Signed chunks of any sizes yield their payload, however they arrive. With a trailer they go
+	// on as unsigned chunks with that trailer, of the announced length.
 	big := strings.Repeat("0123456789abcdef", frameSize/16*2+9)
 	for name, c := range map[string]struct {
 		chunks   []string
@@ -90,7 +91,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// checkFrames reads unsigned chunks as the documentation has them.
+// checkFrames reads unsigned chunks by the documentation.
 func checkFrames(t *testing.T, name string, frames []byte, want string, trailers []string) {
 	t.Helper()
 	var payload []byte
@@ -112,7 +113,8 @@ func checkFrames(t *testing.T, name string, frames []byte, want string, trailers
 }
 
 func TestChunksChanged(t *testing.T) {
-	// Signed chunks of which a bit was changed, or that end anywhere before their end, or that go on behind it, never give io.EOF, nor the last of their bytes.
+	// Signed chunks with a flipped bit, cut off anywhere, or with bytes behind their end never
+	// yield io.EOF, nor the last of their bytes.
 	for _, trailers := range [][]string{nil, {"x-amz-checksum-crc32:" + crcOfHello}} {
 		signer, right := stream(t, []string{"he", "llo"}, trailers...)
 		raw := signer.chunked([]string{"he", "llo"}, trailers...)
@@ -159,7 +161,7 @@ func TestChunksChanged(t *testing.T) {
 }
 
 func TestChunksWrong(t *testing.T) {
-	// Each way in which chunks are wrong has its code.
+	// Each fault of chunks has its code.
 	s, right := stream(t, []string{"hello"})
 	raw := s.chunked([]string{"hello"})
 	for name, c := range map[string]struct{ body, want string }{
@@ -201,15 +203,16 @@ func TestChunksWrong(t *testing.T) {
 }
 
 func TestTrailersWrong(t *testing.T) {
-	// A trailer that was not announced, is missing, twice, no well-formed checksum, or too long is refused though it is signed; and a checksum that is not that of
-	// the payload, where the payload is read here.
+	// A trailer is refused, though it is signed, if it was not announced, is missing, twice,
+	// malformed or too long. So is a checksum that is not the payload's, where the payload is read
+	// here.
 	sum := "x-amz-checksum-crc32:" + crcOfHello
 	for name, c := range map[string]struct {
 		announced, sent []string
 		want, whole     string
 	}{
 		"right":         {[]string{sum}, []string{sum}, "", ""},
-		"upper case":    {[]string{sum}, []string{"X-Amz-Checksum-Crc32: " + crcOfHello}, "SignatureDoesNotMatch", "SignatureDoesNotMatch"}, // signed as it was not sent
+		"upper case":    {[]string{sum}, []string{"X-Amz-Checksum-Crc32: " + crcOfHello}, "SignatureDoesNotMatch", "SignatureDoesNotMatch"}, // signed in another case than it was sent
 		"missing":       {[]string{sum}, []string{}, "MalformedTrailerError", "MalformedTrailerError"},
 		"another":       {[]string{sum}, []string{"x-amz-checksum-crc32c:" + crcOfHello}, "MalformedTrailerError", "MalformedTrailerError"},
 		"twice":         {[]string{sum}, []string{sum, sum}, "MalformedTrailerError", "MalformedTrailerError"},
@@ -248,7 +251,7 @@ func TestTrailersWrong(t *testing.T) {
 }
 
 func TestCRC64(t *testing.T) {
-	// The standard library's table of the polynomial gives the check value of CRC-64/NVME.
+	// The standard library's table for the polynomial yields the check value of CRC-64/NVME.
 	h := newSum("x-amz-checksum-crc64nvme")
 	_, _ = io.WriteString(h, "123456789")
 	if got := fmt.Sprintf("%x", h.Sum(nil)); got != "ae8b14860a799888" {
@@ -257,7 +260,8 @@ func TestCRC64(t *testing.T) {
 }
 
 func TestUnsignedTrailer(t *testing.T) {
-	// Unsigned chunks go on byte for byte, right or not; read here they are decoded and checked.
+	// Unsigned chunks go on byte for byte, right or not. If they are read here, they are decoded
+	// and checked.
 	for name, c := range map[string]struct{ body, want string }{
 		"right":           {"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" + crcOfHello + "\r\n\r\n", ""},
 		"as by minio-go":  {"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:" + crcOfHello + "\n\r\n\r\n", ""},
@@ -296,7 +300,8 @@ func TestUnsignedTrailer(t *testing.T) {
 }
 
 func TestHashed(t *testing.T) {
-	// A body that is not what its hash says gives an error instead of its last bytes where its length is known, and else instead of io.EOF.
+	// A body that does not match its hash yields an error: in place of its last bytes if its length
+	// is known, otherwise in place of io.EOF.
 	ways := readers()
 	ways["the end with the last"] = iotest.DataErrReader
 	for way, wrap := range ways {
@@ -326,8 +331,9 @@ func TestHashed(t *testing.T) {
 }
 
 func TestPassedOn(t *testing.T) {
-	// An upload that was changed on its way, passed on with its length as a proxy does, never reaches an origin whole; a right one does.
-	var stored []string // by the origin; read when each request has been answered
+	// An upload is changed on its way and passed on with its length, as by a proxy. It never
+	// arrives complete at the origin; a right one does.
+	var stored []string // by the origin; read after each answer
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -375,7 +381,8 @@ func TestPassedOn(t *testing.T) {
 }
 
 func TestNothingChanged(t *testing.T) {
-	// Signed chunks of no bytes are checked, too: whatever is changed in them or cut off gives an error and nothing of what would go on.
+	// Signed chunks without bytes are checked, too. Whatever is changed in them or cut off yields
+	// an error, and no byte goes on.
 	signer, right := stream(t, nil, "x-amz-checksum-crc32:AAAAAA==")
 	raw := signer.chunked(nil, "x-amz-checksum-crc32:AAAAAA==")
 	for i := range raw {

@@ -12,7 +12,8 @@ import (
 )
 
 func FuzzAuthorization(f *testing.F) {
-	// Whatever stands in the headers of a signature, the answer is a fault or the request's one signer.
+	// Whatever stands in the headers of a signature, the result is a fault or the one signer of the
+	// request.
 	right := newSigner("GET", "/bucket/key").request(f, "")
 	f.Add(right.Header.Get("Authorization"), "20130524T000000Z", unsignedPayload)
 	f.Add("AWS4-HMAC-SHA256 Credential=a/20130524/r/s3/aws4_request,SignedHeaders=host,Signature="+emptySum, "Fri, 24 May 2013 00:00:00 GMT", "")
@@ -31,7 +32,8 @@ func FuzzAuthorization(f *testing.F) {
 }
 
 func FuzzQuery(f *testing.F) {
-	// Whatever stands in a query, the answer is a fault, nobody, or the signer; a canonical encoding decodes to what net/url decodes, and is its own.
+	// Whatever stands in a query, the result is a fault, nobody, or the signer. A canonical
+	// encoding decodes to what net/url decodes, and is its own canonical encoding.
 	s := newSigner("GET", "/bucket/key?a=+%20%2f")
 	s.expires = 60
 	f.Add(s.request(f, "").URL.RawQuery)
@@ -63,8 +65,8 @@ func FuzzQuery(f *testing.F) {
 }
 
 func FuzzChunks(f *testing.F) {
-	// Whatever comes as chunks, signed or not, what is given is never longer than was told, and whole only if it is as long; and what was made of it to go
-	// on has the length that was told.
+	// Whatever comes as chunks, signed or not: the payload is never longer than announced, and
+	// complete only at that length. The body that goes on has the announced length.
 	signer, _ := stream(f, []string{"he", "llo"})
 	f.Add(signer.chunked([]string{"he", "llo"}), uint8(0))
 	signer, _ = stream(f, []string{"hello"}, "x-amz-checksum-crc32:"+crcOfHello)
@@ -92,7 +94,7 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
-// checkFault fails if an error is none that a client can be told.
+// checkFault fails if an error is not one for clients.
 func checkFault(t *testing.T, err error) {
 	var told *request.Error
 	if err != nil && (!errors.As(err, &told) || told.Code == "" || told.HTTPStatus() >= 500 && told.Code != "NotImplemented") {

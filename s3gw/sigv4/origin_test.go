@@ -12,14 +12,15 @@ import (
 )
 
 func TestOrigin(t *testing.T) {
-	// What is made of signed chunks a real S3 server takes, under the headers that Rewrite leaves: the payload without a trailer; with one, unsigned chunks, of
-	// which the server checks the checksum and keeps it.
+	// A real S3 server takes the body made of signed chunks, with the headers from Rewrite. Without
+	// a trailer that is the payload. With one it is unsigned chunks, whose checksum the server
+	// checks and keeps.
 	server := hearthtest.StartS3(t)
 	bucket := server.Bucket(t, "chunks")
 	for name, c := range map[string]struct {
 		chunks   []string
 		trailers []string
-		want     string // what the server makes of it
+		want     string // what the server stores
 	}{
 		"payload":           {[]string{"hel", "lo"}, nil, ""},
 		"nothing":           {nil, nil, ""},

@@ -14,7 +14,7 @@ import (
 func hexMAC(key []byte, text string) string { return hex.EncodeToString(mac(key, text)) }
 
 func TestRefused(t *testing.T) {
-	// Each wrong request has Amazon's code, and a message without the secret.
+	// Each wrong request gets Amazon's code, and a message without the secret.
 	auth := func(old, new string) func(*http.Request) {
 		return func(r *http.Request) {
 			value := r.Header.Get("Authorization")
@@ -119,7 +119,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestPresignedRefused(t *testing.T) {
-	// A URL counts for its time, and with its six parameters once each.
+	// A URL is valid for its time, and with each of its six parameters once.
 	for name, c := range map[string]struct {
 		at       time.Duration
 		old, new string
@@ -164,7 +164,8 @@ func TestPresignedRefused(t *testing.T) {
 }
 
 func TestFlipped(t *testing.T) {
-	// A request of which any bit of any byte was changed on its way - method, path, query, host, headers, body - is refused, unless it still asks for the same.
+	// A request with any flipped bit (method, path, query, host, headers, body) is refused, unless
+	// it still asks for the same.
 	for _, expires := range []int{0, 600} {
 		s := newSigner("PUT", "/bucket/a%20b/%C3%A9+c?partNumber=1&uploadId=x%2Fy&z")
 		s.expires, s.payload = expires, sum("the body")
@@ -194,7 +195,7 @@ func TestFlipped(t *testing.T) {
 	}
 }
 
-// wireOf is a request as it was sent.
+// wireOf returns a request in the form of the wire.
 func wireOf(r *http.Request, body string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: %s\r\n", r.Method, r.URL.RequestURI(), r.Host)
@@ -202,8 +203,8 @@ func wireOf(r *http.Request, body string) string {
 	return b.String() + "\r\n" + body
 }
 
-// same says whether a request asks for what another does: with the names of headers in
-// another case, more blanks, another encoding of the same bytes, or what nobody signs.
+// same reports whether two requests ask for the same. They may differ in the case of header names,
+// in blanks, in the encoding of the same bytes, or in what nobody signs.
 func same(a, b *http.Request) bool {
 	query := func(r *http.Request) string { q, _ := url.ParseQuery(r.URL.RawQuery); return q.Encode() }
 	if a.Method != b.Method || a.URL.Path != b.URL.Path || a.Host != b.Host || query(a) != query(b) || a.ContentLength != b.ContentLength {
@@ -220,7 +221,8 @@ func same(a, b *http.Request) bool {
 }
 
 func TestAnonymous(t *testing.T) {
-	// A request without a signature is nobody's, with its body as it is, or checked where it says how.
+	// A request without a signature is nobody's. Its body stays as it is, or is checked if it says
+	// how.
 	r := parse(t, []byte("PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"))
 	s, err := verifier(testTime()).Verify(r)
 	if err != nil || s.Access != "" || s.Length != 3 {
@@ -239,7 +241,8 @@ func TestAnonymous(t *testing.T) {
 }
 
 func TestNothingReadBefore(t *testing.T) {
-	// Verify reads nothing of the body, whatever its form and whether it is right: a client that waits for 100 Continue is not told to go on.
+	// Verify reads nothing of the body, in any form, right or wrong: a client that waits for 100
+	// Continue is not told to go on.
 	for _, payload := range []string{unsignedPayload, sum("x"), signedChunks, signedTrailing, unsignedTrailing} {
 		s := newSigner("PUT", "/bucket/key")
 		s.payload = payload
@@ -265,7 +268,8 @@ func (u untouchable) Read([]byte) (int, error) { u.t.Error("the body was read");
 func (u untouchable) Close() error             { return nil }
 
 func TestNewSecret(t *testing.T) {
-	// When a key's secret changes the old one counts no more, though its derived key was kept; and what is kept is bounded.
+	// When a key's secret changes, the old one is no longer valid, though its derived key was
+	// cached. And the cache is bounded.
 	secret := testSecret
 	v := New(Options{Secret: func(string) (string, bool) { return secret, true }, Now: testTime})
 	for range 2 {
@@ -289,7 +293,8 @@ func TestNewSecret(t *testing.T) {
 }
 
 func TestTheRegionsName(t *testing.T) {
-	// A client may sign for any region, and its name is kept with the key: it has so many bytes at most.
+	// A client may sign for any region, whose name is kept with the key. So the name is bounded in
+	// bytes.
 	for n, want := range map[int]string{1: "", maxRegion: "", maxRegion + 1: "Malformed", 10_000: "Malformed"} {
 		for _, expires := range []int{0, 3600} {
 			s := newSigner("GET", "/b/k")

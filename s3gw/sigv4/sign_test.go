@@ -32,8 +32,8 @@ func verifier(at time.Time) *Verifier {
 	})
 }
 
-// signer signs as the documentation says and in its words, with nothing of the package: an
-// oracle for requests that no other signer makes.
+// signer signs by the documentation, with nothing of the package: an oracle for requests that no
+// other signer makes.
 type signer struct {
 	method, target, host string
 	headers              [][2]string // as sent; those in lower case are signed
@@ -41,9 +41,9 @@ type signer struct {
 	at                   time.Time
 	access, secret       string
 	service              string
-	region               string // "": testRegion
-	expires              int    // above 0: presigned
-	// canonicalPath replaces the path as it is signed.
+	region               string // "" means testRegion
+	expires              int    // above 0 means presigned
+	// canonicalPath, if set, replaces the path in the signature.
 	canonicalPath string
 
 	key  []byte
@@ -71,7 +71,7 @@ func newSigner(method, target string) *signer {
 	return &signer{method: method, target: target, host: "hearth:9000", payload: unsignedPayload, at: testTime(), access: testAccess, secret: testSecret, service: "s3"}
 }
 
-// request is the signed request, with a body.
+// request returns the signed request, with a body.
 func (s *signer) request(t testing.TB, body string) *http.Request {
 	t.Helper()
 	path, query, _ := strings.Cut(s.target, "?")
@@ -127,7 +127,7 @@ func (s *signer) request(t testing.TB, body string) *http.Request {
 	return parse(t, []byte(raw+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)))
 }
 
-// naiveQuery is the canonical query by net/url.
+// naiveQuery returns the canonical query by net/url.
 func naiveQuery(t testing.TB, query string) string {
 	type pair struct{ name, value string }
 	var pairs []pair
@@ -154,7 +154,7 @@ func naiveQuery(t testing.TB, query string) string {
 	return strings.Join(parts, "&")
 }
 
-// chunked is a body of signed chunks; trailers are lines "name:value".
+// chunked returns a body of signed chunks; trailers are lines "name:value".
 func (s *signer) chunked(chunks []string, trailers ...string) string {
 	var body strings.Builder
 	previous := s.seed
@@ -174,7 +174,7 @@ func (s *signer) chunked(chunks []string, trailers ...string) string {
 	return body.String()
 }
 
-// stream is a signed request whose body is signed chunks.
+// stream returns a signed request whose body is signed chunks.
 func stream(t testing.TB, chunks []string, trailers ...string) (*signer, *http.Request) {
 	s := newSigner("PUT", "/bucket/key")
 	s.payload = signedChunks

@@ -22,7 +22,7 @@ import (
 
 func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
 
-// code is the code of an error, or what else it is.
+// code returns the S3 code of an error, or describes any other error.
 func code(err error) string {
 	var f *request.Error
 	switch {
@@ -71,7 +71,7 @@ func documented() map[string]string {
 }
 
 func TestDocumented(t *testing.T) {
-	// Amazon's examples verify, and their bodies give their bytes.
+	// Amazon's examples verify, and their bodies can be read.
 	for name, raw := range documented() {
 		raw = strings.Replace(raw, "Transfer-Encoding: identity\r\n", "", 1)
 		s, err := verifier(testTime()).Verify(parse(t, []byte(raw)))
@@ -90,7 +90,8 @@ func TestDocumented(t *testing.T) {
 }
 
 func TestOtherSigners(t *testing.T) {
-	// What botocore and minio-go signed - odd keys, queries, uploads in every form - verifies, and the payload is read to its end.
+	// Requests that botocore and minio-go signed verify, with odd keys, queries, and uploads in
+	// every form. Their payload is read to its end.
 	for _, file := range []string{"botocore.json", "minio.json"} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {
@@ -124,7 +125,8 @@ func TestOtherSigners(t *testing.T) {
 }
 
 func TestMinioLive(t *testing.T) {
-	// Whatever key and query minio-go signs verifies as it arrives; with another path or query it does not.
+	// Whatever key and query minio-go signs verifies as it arrives. With another path or query it
+	// does not verify.
 	rapid.Check(t, func(t *rapid.T) {
 		client := &hearthtest.S3{Endpoint: "http://127.0.0.1:9000", Region: testRegion, AccessKey: testAccess, SecretKey: testSecret}
 		key := rapid.StringN(1, 60, 200).Draw(t, "key")
@@ -156,8 +158,9 @@ func TestMinioLive(t *testing.T) {
 }
 
 func TestForms(t *testing.T) {
-	// The path counts as sent and in its canonical encoding, the host with and without port, `+` in a query as a space, blanks in headers as one, repeated
-	// names and headers in their order: whoever signs one of these is let in, by header and by URL.
+	// All these forms verify, by header and by URL: the path as sent and in canonical encoding, the
+	// host with and without port, and `+` in a query as a space. So do runs of blanks in headers as
+	// one, and repeated names and headers in their order.
 	for name, change := range map[string]func(*signer){
 		"plain":                 func(*signer) {},
 		"no path":               func(s *signer) { s.target = "/" },
@@ -206,11 +209,11 @@ func manyHeaders(n int) (headers [][2]string) {
 }
 
 func TestOldDate(t *testing.T) {
-	// A client that signs Date instead of x-amz-date is let in.
+	// A client may sign Date instead of x-amz-date.
 	s := newSigner("GET", "/bucket/key")
 	s.headers = [][2]string{{"date", "Fri, 24 May 2013 00:00:00 GMT"}}
 	r := s.request(t, "")
-	r.Header.Del("X-Amz-Date") // signed as empty by nobody: sign again without it
+	r.Header.Del("X-Amz-Date") // nobody signs it as empty: sign again without it
 	canonical := "GET\n/bucket/key\n\ndate:Fri, 24 May 2013 00:00:00 GMT\nhost:hearth:9000\nx-amz-content-sha256:UNSIGNED-PAYLOAD\n\ndate;host;x-amz-content-sha256\nUNSIGNED-PAYLOAD"
 	signature := hexMAC(s.key, "AWS4-HMAC-SHA256\n20130524T000000Z\n"+s.scope()+"\n"+sum(canonical))
 	r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+testAccess+"/"+s.scope()+",SignedHeaders=date;host;x-amz-content-sha256,Signature="+signature)
@@ -220,7 +223,8 @@ func TestOldDate(t *testing.T) {
 }
 
 func TestTrimmed(t *testing.T) {
-	// Blanks go at both ends of a value, and runs within become one: net/http does only the first, and not for HTTP/2.
+	// Blanks at both ends of a value are removed, and runs within become one. net/http does only
+	// the first, and not for HTTP/2.
 	for value, want := range map[string]string{"": "", "  ": "", " a": "a", "a \t ": "a", "a  \t b": "a b", "\" a  b\"": "\" a b\"", "a\u00a0 b": "a\u00a0 b"} {
 		if got := string(appendTrimmed([]byte("x:"), value)); got != "x:"+want {
 			t.Errorf("%q becomes %q", value, got)
