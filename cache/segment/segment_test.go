@@ -25,7 +25,7 @@ import (
 )
 
 func TestNoFileIsCleared(t *testing.T) {
-	// Directories under the names of the log's files do not keep it from opening: they make way.
+	// Directories under the names of the log's files do not keep it from opening: they are removed.
 	dir := t.TempDir()
 	for _, name := range []string{deathsName, deathsTemp, segmentName(0), segmentName(1)} {
 		if err := os.MkdirAll(filepath.Join(dir, name, "x"), 0o700); err != nil {

@@ -64,10 +64,10 @@ func BenchmarkGetRandom1M(b *testing.B)     { benchGet(b, mib, true) }
 func BenchmarkGetRandom128K(b *testing.B)   { benchGet(b, 128<<10, true) }
 func BenchmarkGetRandom4K(b *testing.B)     { benchGet(b, 4<<10, true) }
 
-// BenchmarkDeviceRandom128K is what the device gives to bare direct reads.
+// BenchmarkDeviceRandom128K measures bare direct reads of the device.
 func BenchmarkDeviceRandom128K(b *testing.B) { benchDevice(b, 128<<10) }
 
-// BenchmarkDeviceRandom1M likewise.
+// BenchmarkDeviceRandom1M measures the same with larger reads.
 func BenchmarkDeviceRandom1M(b *testing.B) { benchDevice(b, mib) }
 
 func benchDevice(b *testing.B, n int) {

@@ -29,7 +29,9 @@ func looked(t *testing.T, repair bool, do func(r *check.Run) error) ([]check.Fin
 }
 
 func TestCheckFindsEveryChangedBlock(t *testing.T) {
-	// A byte of a block, one of a record, one of the record of a hole and one of a sidecar's header are changed: a check names each, of open and of closed files alike; one with repair drops those, and the next is clean.
+	// A byte is changed in a block, in a record, in the record of a hole and in a sidecar's header.
+	// A check names each, of open and of closed files alike. One with repair drops those, and the
+	// next is clean.
 	modes(t, func(t *testing.T, opt Options) {
 		for _, open := range []bool{true, false} {
 			x := start(t, opt)
@@ -54,7 +56,7 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 			hearthtest.FlipByte(t, x.sumsFile(b), 40, 4)
 			bad, refused := 4, 1
 			if open {
-				refused = 0 // names are looked at by Open
+				refused = 0 // names are checked by Open
 			}
 			for _, repair := range []bool{false, true} {
 				all, r := looked(t, repair, run)
@@ -84,7 +86,7 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 }
 
 func TestCheckClosedNamesWhatIsLeft(t *testing.T) {
-	// Halves of pairs, a file of another size, FORMAT of a newer version.
+	// There are halves of pairs, a file of another size, and FORMAT of a newer version.
 	x := start(t, Options{})
 	a, dataA := sample(1, 3*mib)
 	x.putAll(a, dataA)
@@ -151,7 +153,8 @@ func TestCheckOfWhatChangesIsClean(t *testing.T) {
 }
 
 func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
-	// The directory is ejected behind the header of a file: the check ends, and the memory for its first block is free.
+	// The directory is ejected after the header of a file was read. The check ends, and the memory
+	// for the file's first block is free.
 	x := start(t, Options{})
 	a, dataA := sample(1, 2*mib)
 	x.putAll(a, dataA)
@@ -168,8 +171,8 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 	}
 }
 
-// sickFile has each read of a file fail with EIO while it is sick: what it shows then is
-// our own memory where nothing is mapped.
+// sickFile makes each read of a file fail with EIO while it is sick. It then reads our own memory,
+// where nothing is mapped.
 func sickFile(t *testing.T, name string) (sick func(bool)) {
 	t.Helper()
 	mounted := false
@@ -193,7 +196,8 @@ func sickFile(t *testing.T, name string) (sick func(bool)) {
 }
 
 func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
-	// A closed file of more than one batch of records: the second cannot be read. Its blocks stay as they are, be the rest right or bad, and count again once it can be.
+	// The second batch of a closed file's records cannot be read. Its blocks stay as they are,
+	// whether the others are right or bad, and count again once it can be read.
 	for _, hurt := range []bool{false, true} {
 		x := start(t, Options{})
 		one, bytes := sample(1, mib)
@@ -217,7 +221,7 @@ func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
 			}
 			sick(false)
 		}}
-		r.Pace = func(context.Context, int64) error { // asked before the first block is read
+		r.Pace = func(context.Context, int64) error { // called before the first block is read
 			r.Pace = nil
 			sick(true)
 			return nil
@@ -236,7 +240,8 @@ func TestRecordsThatCannotBeReadCostNoBlocks(t *testing.T) {
 }
 
 func TestBadBlocksAreNoLeak(t *testing.T) {
-	// More blocks of a closed file than may leak are bad: each is told, with and without repair, and nothing else.
+	// A closed file has more bad blocks than may leak. Each is reported, with and without repair,
+	// and nothing else.
 	x := start(t, Options{})
 	a, dataA := sample(1, 20*mib)
 	x.putAll(a, dataA)
@@ -256,7 +261,8 @@ func TestBadBlocksAreNoLeak(t *testing.T) {
 }
 
 func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
-	// A directory stands in the place of one object's data, one in that of another's sidecar: both are told and not dropped, open and closed, and all other blocks are checked.
+	// A directory stands in place of one object's data, and another in place of a sidecar. Both are
+	// reported and not dropped, open and closed, and all other blocks are checked.
 	modes(t, func(t *testing.T, opt Options) {
 		opt.MaxOpen = 1
 		x := start(t, opt)
@@ -282,7 +288,7 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 			}
 		}
 		x.stop()
-		// Two directories, with the halves that they stand beside, and two names that are not ours.
+		// Two directories, the halves beside them, and two names that are not ours.
 		if all, r := looked(t, true, closed); len(all) != 6 || r.Repaired.Load() != 0 || r.Blocks.Load() != 6 {
 			t.Errorf("closed: %d blocks, %v", r.Blocks.Load(), all)
 		}
@@ -298,8 +304,8 @@ func TestCheckGoesOnBehindWhatCannotBeRead(t *testing.T) {
 }
 
 func TestABlockThatIsHandedOutIsRepairedInItsRecordOnly(t *testing.T) {
-	// A block of a file that the kernel reads by itself is bad: a check with repair takes
-	// its record away, so that no start finds it again, and leaves every byte where it is.
+	// A block of a lent file is bad. A check with repair removes its record, so that no start finds
+	// it again, and leaves every byte where it is.
 	x := start(t, Options{})
 	a, dataA := sample(1, 3*mib)
 	x.putAll(a, dataA)
@@ -332,9 +338,9 @@ func TestABlockThatIsHandedOutIsRepairedInItsRecordOnly(t *testing.T) {
 }
 
 func TestCheckBlock(t *testing.T) {
-	// Single blocks are whole, holes, changed in their bytes, their record or the sidecar's
-	// header, and of files that were removed, also right after a start: each is told for
-	// what it is, and dropped.
+	// Single blocks are whole, holes, or changed in their bytes, their record or the sidecar's
+	// header, and some files were removed, also right after a start. Each is reported for what it
+	// is, and dropped.
 	modes(t, func(t *testing.T, opt Options) {
 		for _, fresh := range []bool{false, true} {
 			x := start(t, opt)

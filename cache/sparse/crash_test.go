@@ -20,7 +20,7 @@ import (
 // fillDir names, in the environment of a child, the directory that it fills.
 const fillDir = "SPARSE_TEST_FILL"
 
-// fill puts blocks of a few objects for ever and says which, after each Put.
+// fill puts blocks of a few objects for ever, and names each after its Put.
 func fill(dir string) {
 	f, err := Open(Options{Dir: dir, Pool: hearth.NewPool(64 << 20)})
 	if err != nil {
@@ -38,8 +38,8 @@ func fill(dir string) {
 }
 
 func TestKilledWriterKeepsWhatItAcknowledged(t *testing.T) {
-	// A process is killed while it fills; what it had acknowledged is served by
-	// the next one, and nothing else is wrong.
+	// A process is killed while it fills. The next one serves what the first had acknowledged, and
+	// nothing else is wrong.
 	for acks := 3; acks <= 23; acks += 10 {
 		dir := t.TempDir()
 		child := exec.Command(os.Args[0], "-test.run=^$")
@@ -93,8 +93,8 @@ type write struct {
 }
 
 func TestCutAndGrownFilesLoseBlocksOnly(t *testing.T) {
-	// Either file is cut or grown: what remains is served, the rest can be put
-	// again, and the file has its size again.
+	// Either file is truncated or grown. What remains is served, the rest can be put again, and the
+	// file has its size again.
 	x := start(t, Options{})
 	o, data := sample(1, 3*mib+777)
 	for _, test := range []struct {
@@ -140,9 +140,8 @@ func TestCutAndGrownFilesLoseBlocksOnly(t *testing.T) {
 }
 
 func TestDamageFoundWhileHandedOutWaits(t *testing.T) {
-	// A reader finds damage in a file that the kernel has: the block is lost to
-	// readers, the file keeps its bytes until the release, then the block can be
-	// put again.
+	// A reader finds damage in a lent file. The block is lost to readers, and the file keeps its
+	// bytes until the release. Then the block can be put again.
 	x := start(t, Options{})
 	o, data := sample(1, 2*mib)
 	x.putAll(o, data)
@@ -177,8 +176,8 @@ func TestDamageFoundWhileHandedOutWaits(t *testing.T) {
 }
 
 func TestUnreadableBlockIsToldAndLost(t *testing.T) {
-	// The device cannot read a block: the error says so, the next Get is a miss
-	// instead of another attempt, and the block can be put again.
+	// The device cannot read a block. The error says so, the next Get is a miss and not another
+	// attempt, and the block can be put again.
 	x := start(t, Options{})
 	o, data := sample(1, 3*mib)
 	x.putAll(o, data)
@@ -212,8 +211,8 @@ func TestUnreadableBlockIsToldAndLost(t *testing.T) {
 }
 
 func TestRottenSidecarDoesNotHoleAnOpenFile(t *testing.T) {
-	// The file is handed out, its sidecar loses half of its records, and the index
-	// is read again: the blocks are misses, the file keeps every byte.
+	// A file is lent, its sidecar loses half of its records, and the index is read again. The
+	// blocks are misses, and the file keeps every byte.
 	x := start(t, Options{})
 	o, data := sample(1, 6*mib)
 	x.putAll(o, data)
@@ -237,8 +236,8 @@ func TestRottenSidecarDoesNotHoleAnOpenFile(t *testing.T) {
 }
 
 func TestRemovedFilesAreForgotten(t *testing.T) {
-	// Somebody cleans up by hand, with the descriptors open or not: misses, and the
-	// bytes stop counting.
+	// Somebody removes files by hand, with the descriptors open or not. There are misses, and the
+	// bytes no longer count.
 	x := start(t, Options{MaxOpen: 1})
 	o, data := sample(1, 2*mib)
 	other, more := sample(2, 2*mib)
@@ -261,7 +260,7 @@ func TestRemovedFilesAreForgotten(t *testing.T) {
 }
 
 func FuzzSidecar(f *testing.F) {
-	// Any bytes as a sidecar: no panic, and what is believed is byte for byte what
+	// Any bytes stand as a sidecar. There is no panic, and an accepted record is byte for byte what
 	// the encoder writes.
 	o, data := sample(1, 2*mib+5)
 	valid := header{formatVersion, o.Version, o.Size}.encode()
@@ -314,8 +313,8 @@ func FuzzFormat(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		// Any bytes as FORMAT: a newer format is refused and left as it is, all else
-		// is opened, and then again.
+		// Any bytes stand as FORMAT. A newer format is refused and left as it is. Any other
+		// directory is opened, and then opened again.
 		dir := t.TempDir()
 		name := filepath.Join(dir, formatName)
 		if err := os.WriteFile(name, text, 0o600); err != nil {
@@ -338,7 +337,8 @@ func FuzzFormat(f *testing.F) {
 }
 
 func TestWhatLiesInAnothersPlaceIsNobodys(t *testing.T) {
-	// A block's bytes and record are copied into its neighbour's place, and the files of two objects change names: nothing of it is served, and the two objects are given up.
+	// A block's bytes and record are copied into its neighbour's place, and the files of two
+	// objects swap names. Nothing of that is served, and the two objects are dropped.
 	x := start(t, Options{})
 	moved, text := sample(1, 2*mib)
 	x.putAll(moved, text)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// sample is an object with its bytes, both made of a seed.
+// sample makes an object and its bytes from a seed.
 func sample(seed uint64, size int64) (*hearth.Object, []byte) {
 	o, data := sampleObject(seed, size), make([]byte, size)
 	hearthtest.Fill(data, o.Key, 0, 1)
@@ -76,8 +76,8 @@ func (x *fixture) reopen() {
 	x.Files = f
 }
 
-// stop closes the files and finds what they leaked. A call that comes behind Close may
-// have memory for as long as it takes to hear that.
+// stop closes the files and finds leaks. A call that comes after Close may hold memory until it
+// gets its error.
 func (x *fixture) stop() {
 	if x.Files == nil {
 		return
@@ -92,7 +92,7 @@ func (x *fixture) stop() {
 	}
 }
 
-// piece is the bytes of one block, aligned as a View from the pool is.
+// piece returns the bytes of one block, aligned like a View of the Pool.
 func blockOf(o *hearth.Object, data []byte, index int64) []byte {
 	n := o.Block(index).Len()
 	p := make([]byte, n+2*align)
@@ -122,7 +122,7 @@ func (x *fixture) putAll(o *hearth.Object, data []byte) {
 	}
 }
 
-// has reads a whole block: true when it is there and right, false for a miss.
+// has reads a whole block: true if it is there and right, false for a miss.
 func (x *fixture) has(o *hearth.Object, data []byte, index int64) bool {
 	x.t.Helper()
 	b := o.Block(index)
@@ -149,8 +149,8 @@ func (x *fixture) hasRange(b hearth.Block, data []byte, off, n int) bool {
 	return true
 }
 
-// local takes the object as a file, checks that it has no hole and the right
-// bytes, and returns its release, or nil for a miss.
+// local takes the object as a file, checks that it has no hole and the right bytes, and returns its
+// release, or nil for a miss.
 func (x *fixture) local(o *hearth.Object, data []byte) func() {
 	x.t.Helper()
 	file, release, err := x.LocalFile(o)
@@ -181,7 +181,7 @@ func (x *fixture) inspect(file *os.File, data []byte) {
 	}
 }
 
-// onDevice adds up st_blocks of our files.
+// onDevice returns the sum of st_blocks of our files.
 func (x *fixture) onDevice() (total int64) {
 	x.t.Helper()
 	names, err := os.ReadDir(x.opt.Dir)
@@ -197,8 +197,8 @@ func (x *fixture) onDevice() (total int64) {
 	return total
 }
 
-// checkUsed allows the file system a few units of bookkeeping per object that it
-// may add behind our back.
+// checkUsed allows the file system a few units of metadata per object, which it may add in the
+// background.
 func (x *fixture) checkUsed() {
 	x.t.Helper()
 	slack := 16384 * (1 + x.Stats().Objects)

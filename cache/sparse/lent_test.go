@@ -15,14 +15,14 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// holder is somebody who reads a lent file without asking us.
+// holder reads a lent file directly.
 type holder struct {
 	file    *os.File
 	mapping []byte
-	release func() // of the hand-out; nil: it was given back
+	release func() // of the lent file; nil means that it was given back
 }
 
-// lend has an object read by its file, or by a mapping of it that alone is left.
+// lend makes a holder of an object's file, or of a mapping of it that outlives the release.
 func lend(t *testing.T, x *fixture, o *hearth.Object, mapped bool) *holder {
 	t.Helper()
 	file, release, err := x.LocalFile(o)
@@ -42,7 +42,7 @@ func lend(t *testing.T, x *fixture, o *hearth.Object, mapped bool) *holder {
 	return h
 }
 
-// sees is what the holder reads now.
+// sees returns what the holder reads now.
 func (h *holder) sees(t *testing.T, n int64) []byte {
 	t.Helper()
 	if h.mapping != nil {
@@ -68,11 +68,11 @@ func (h *holder) leave() {
 	*h = holder{}
 }
 
-// harm is one way in which a file came to be changed under its reader.
+// harm is one way in which a file could be changed under its reader.
 type harm struct {
 	name string
 	do   func(t *testing.T, x *fixture, o *hearth.Object, data []byte)
-	// flips a byte of block 1 first, of which the reader is told the truth: it is on the disk.
+	// flips means that a byte of block 1 is flipped on the disk before, so the reader sees that.
 	flips bool
 }
 
@@ -151,8 +151,8 @@ var harms = []harm{
 }
 
 func TestDoomedFilesGoWithTheirReaders(t *testing.T) {
-	// A replaced version is mapped; its bytes count until the mapping ends, and then go
-	// without anybody asking for it. Meanwhile it is asked about once a second.
+	// A replaced version is mapped. Its bytes count until the mapping ends, and are then freed
+	// without a further call for that object. Meanwhile the kernel is asked about it once a second.
 	now := uint32(1000)
 	x := start(t, Options{Now: func() uint32 { return now }})
 	o, data := sample(1, 2*mib)
@@ -182,8 +182,8 @@ func TestDoomedFilesGoWithTheirReaders(t *testing.T) {
 }
 
 func TestFilesThatCannotBeAskedAboutGoWhole(t *testing.T) {
-	// A file system without leases, or another user's file: nobody can tell who reads it,
-	// so it takes no block, gives up no extent, and goes by its name alone.
+	// The file system has no leases, or the file is another user's, so nobody can tell who reads
+	// it. It takes no block, no extent of it is evicted, and it is evicted by unlink alone.
 	x := start(t, Options{Shared: true})
 	o, data := sample(1, 18*mib)
 	x.putAll(o, data)
@@ -210,7 +210,7 @@ func TestFilesThatCannotBeAskedAboutGoWhole(t *testing.T) {
 }
 
 func TestWhatHasNoLeaseCannotBeAskedAbout(t *testing.T) {
-	// The kernel says that it cannot tell, and not that nobody reads.
+	// The kernel's answer means that it cannot tell, not that nobody reads.
 	fd := openDir(t, t.TempDir()) // a directory has no lease
 	if who := readersOf(fd); who != anyReaders {
 		t.Errorf("readers of what has no lease: %d", who)
@@ -218,8 +218,8 @@ func TestWhatHasNoLeaseCannotBeAskedAbout(t *testing.T) {
 }
 
 func TestWhereLeasesLieNobodyIsAsked(t *testing.T) {
-	// Each file system is tried: a mapping counts on a disk and in memory. Over another one
-	// it does not, and so none of its files is holed while one may be lent.
+	// Each file system is tried: a mapping counts on a disk and in memory. On overlayfs it does
+	// not, so no file there gets a hole while it may be lent.
 	if ask := asker(openDir(t, t.TempDir())); ask(openFile(t)) != noReaders {
 		t.Error("nobody can tell of the tests' own directory")
 	}

@@ -17,9 +17,9 @@ import (
 )
 
 func TestFileIsHandedOutWhenWhole(t *testing.T) {
-	// Block by block, out of order: a miss until the last one, then the file, at
-	// once since this process wrote it; EvictObject waits for the release, during
-	// which readers are served and the bytes count.
+	// An object is put block by block, out of order. LocalFile is a miss until the last one, and
+	// then lends the file at once, since this process wrote it. EvictObject waits for the release;
+	// until then readers are served and the bytes count.
 	x := start(t, Options{})
 	o, data := sample(1, 18*mib+70_003)
 	for n, i := range []int64{18, 3, 0, 1, 2, 4, 5, 6, 7, 8, 9, 17, 16, 10, 11, 12, 13, 15, 14} {
@@ -53,8 +53,8 @@ func TestFileIsHandedOutWhenWhole(t *testing.T) {
 }
 
 func TestHandedOutFileOutlivesClose(t *testing.T) {
-	// The node stops while the kernel still has the file: it stays readable, and
-	// the late release is harmless.
+	// The node stops while the kernel still has the file. It stays readable, and the late release
+	// does no harm.
 	x := start(t, Options{})
 	o, data := sample(1, mib+9)
 	x.putAll(o, data)
@@ -80,8 +80,8 @@ func TestHandedOutFileOutlivesClose(t *testing.T) {
 }
 
 func TestReopenedFileIsVerifiedFirst(t *testing.T) {
-	// After a restart the first LocalFile is a miss and starts one pass; then the
-	// file is handed out. What readers read whole meanwhile is not read again.
+	// After a restart the first LocalFile is a miss and starts one pass; then the file is lent.
+	// Blocks that readers read completely meanwhile are not read again.
 	modes(t, func(t *testing.T, opt Options) {
 		x := start(t, opt)
 		o, data := sample(1, 5*mib+100)
@@ -107,8 +107,8 @@ func TestReopenedFileIsVerifiedFirst(t *testing.T) {
 }
 
 func TestVerificationLosesBadBlocks(t *testing.T) {
-	// A byte rotted while nobody looked: the pass drops that block only, tells, and
-	// the file is handed out after it was put again.
+	// A byte rotted unnoticed. The pass drops only that block and reports it, and the file is lent
+	// after the block was put again.
 	var damaged atomic.Int64
 	damaged.Store(-1)
 	x := &fixture{t: t, verified: make(chan bool, 1)}
@@ -149,7 +149,7 @@ func TestVerificationLosesBadBlocks(t *testing.T) {
 }
 
 func TestCloseEndsVerification(t *testing.T) {
-	// A pass that would take an hour is under way when the node stops.
+	// The node stops during a pass that would take an hour.
 	x := start(t, Options{VerifyRate: 1000})
 	o, data := sample(1, 4*mib)
 	other, more := sample(2, 4*mib)
@@ -163,8 +163,8 @@ func TestCloseEndsVerification(t *testing.T) {
 }
 
 func TestEvictionDoesNotWaitForVerification(t *testing.T) {
-	// The pass sleeps for minutes between two blocks; the object can be evicted meanwhile, and
-	// the pass goes away.
+	// The pass sleeps for minutes between two blocks. The object can be evicted meanwhile, and the
+	// pass ends.
 	synctest.Test(t, func(t *testing.T) {
 		x := start(t, Options{VerifyRate: 1000})
 		o, data := sample(1, 4*mib)
@@ -183,7 +183,7 @@ func TestEvictionDoesNotWaitForVerification(t *testing.T) {
 	})
 }
 
-// crowd is those who use the same few objects at once.
+// crowd is a number of goroutines that use the same few objects at once.
 type crowd struct {
 	*fixture
 	set          []*hearth.Object
@@ -244,9 +244,8 @@ func (c *crowd) evict(rng *rand.Rand, o *hearth.Object, _ []byte) {
 }
 
 func TestHolesAreNeverHandedOut(t *testing.T) {
-	// Writers, readers, evictors and the kernel's side work on three objects at
-	// once: every file that is handed out is whole, right, and stays so until its
-	// release; every read is right or a miss.
+	// Writers, readers, evictors and the kernel's side work on three objects at once. Every lent
+	// file is whole and right, and stays so until its release. Every read is right or a miss.
 	c := &crowd{fixture: start(t, Options{MaxOpen: 2})}
 	for i, size := range []int64{17*mib + 13, 2 * mib, 3*mib + 5000} {
 		o, data := sample(uint64(i), size)
@@ -275,8 +274,8 @@ func TestHolesAreNeverHandedOut(t *testing.T) {
 }
 
 func TestReaderDuringEvictionGetsAMiss(t *testing.T) {
-	// An extent is punched while a reader is between index and device: its zeros
-	// are a miss and not damage.
+	// An extent is punched while a reader is between index and device. The reader's zeros are a
+	// miss and not damage.
 	x := start(t, Options{})
 	o, data := sample(1, 17*mib)
 	x.put(o, data, 0, 16)

@@ -6,14 +6,14 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// model is what the files should hold.
+// model is the expected content of the files.
 type model struct {
 	*fixture
 	objects []*hearth.Object
 	data    [][]byte
 	held    []map[int64]bool
 	fresh   []map[int64]bool // written or verified since the last restart
-	opened  []func()         // the release of a hand-out
+	opened  []func()         // the release of a lent file
 	doomed  []bool
 }
 
@@ -62,7 +62,7 @@ func (m *model) get(t *rapid.T) {
 	if m.Has(b.ID()) != m.held[i][b.Index] {
 		t.Fatalf("Has(%d) is wrong", b.Index)
 	}
-	// A read of all pieces is a verification.
+	// A read of all pieces verifies the block.
 	if m.held[i][b.Index] && off < hearth.PieceSize && (off+n+hearth.PieceSize-1)/hearth.PieceSize == (b.Len()+hearth.PieceSize-1)/hearth.PieceSize {
 		m.fresh[i][b.Index] = true
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// One goroutine works here after another: the race detector finds nothing in it, and makes it take
-// several times as long.
+// One goroutine at a time works here: the race detector finds nothing in it, and makes it several
+// times slower.
 
 func TestFilesAgainstAMap(t *testing.T) {
-	// Random puts, reads, evictions, hand-outs and restarts on objects of awkward
-	// sizes: at each step the files hold exactly what a map says.
+	// Random puts, reads, evictions, lent files and restarts, on objects of awkward sizes. At each
+	// step the files hold exactly what a map says.
 	sizes := []int64{100, mib, 2*mib + 4096, 18*mib + 12345}
 	var objects []*hearth.Object
 	var data [][]byte
@@ -50,8 +50,8 @@ func TestFilesAgainstAMap(t *testing.T) {
 }
 
 func TestBitFlipsAreMisses(t *testing.T) {
-	// One bit of data or sidecar is flipped, anywhere: every Get gives the right
-	// bytes or a miss, no file with the flip is handed out, and it heals.
+	// One bit of data or sidecar is flipped, anywhere. Every Get returns the right bytes or a miss,
+	// no file with the flip is lent, and it heals.
 	x := start(t, Options{})
 	o, data := sample(1, 2*mib+70_001)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -99,9 +99,9 @@ func TestBitFlipsAreMisses(t *testing.T) {
 }
 
 func TestALentFileKeepsItsBytes(t *testing.T) {
-	// A file is lent, whatever may change it happens, with and without a new Files in
-	// between, as after an ejection or a kill; who has it open or mapped sees the bytes
-	// that he saw.
+	// A file is lent, and then all happens that could change it. A new Files comes between or not,
+	// as after an ejection or a kill. A reader that has the file open or mapped sees the same bytes
+	// as before.
 	for _, h := range harms {
 		for _, mapped := range []bool{false, true} {
 			for _, again := range []bool{false, true} {
@@ -145,8 +145,8 @@ func keepsItsBytes(t *testing.T, h harm, mapped, again bool) {
 }
 
 func TestObjectsOfEverySizeComeBack(t *testing.T) {
-	// Sizes around every boundary are written in one call, read in odd ranges,
-	// and read again after a restart.
+	// Blocks of sizes around every boundary are written in one call, read in odd ranges, and read
+	// again after a restart.
 	modes(t, func(t *testing.T, opt Options) {
 		x := start(t, opt)
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -175,8 +175,9 @@ func TestObjectsOfEverySizeComeBack(t *testing.T) {
 }
 
 func TestASharedFileGoesByExtents(t *testing.T) {
-	// Some of a whole file's extents are to stay while others go: each is drawn by itself, as used as the file, a hand-out
-	// protects all of them, and what is left is read and made whole again; so also after a restart, when no index is known.
+	// Some extents of a whole file are to stay while others go. Each is drawn by itself, as used as
+	// the file, and lending the file protects all of them. The rest is read and made whole again,
+	// also after a restart, when no index is known.
 	now := uint32(5)
 	x := start(t, Options{Shared: true, Now: func() uint32 { return now }, Touch: func(_, now uint32) uint32 { return now }})
 	o, data := sample(1, 40*mib+5)
@@ -228,9 +229,8 @@ func TestASharedFileGoesByExtents(t *testing.T) {
 }
 
 func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
-	// The writer stops after any write, or in the middle of it: blocks with a whole
-	// record are served, others are misses, nothing is wrong, nothing is leaked, and
-	// the object can be completed.
+	// The writer stops after any write, or within it. Blocks with a complete record are served, and
+	// others are misses. Nothing is wrong, nothing is leaked, and the object can be completed.
 	x := start(t, Options{})
 	o, data := sample(1, 3*mib+5000)
 	ops := []write{{true, 0, header{formatVersion, o.Version, o.Size}.encode()}}
@@ -246,7 +246,7 @@ func TestCrashAfterAnyPrefixOfWrites(t *testing.T) {
 	for n := range ops {
 		for _, cut := range []int{0, rng.IntN(len(ops[n].data)), len(ops[n].data) - 1} {
 			crash(x, o, ops[:n+1], cut)
-			done := max(n-1, 0) / 2 // whole records
+			done := max(n-1, 0) / 2 // complete records
 			for at, i := range order {
 				if got := x.has(o, data, i); got != (at < done) {
 					t.Fatalf("stopped in write %d at byte %d: block %d is held: %v", n, cut, i, got)
@@ -303,8 +303,8 @@ func crash(x *fixture, o *hearth.Object, ops []write, cut int) {
 }
 
 func TestShedGoesOnBehindWhatIsRead(t *testing.T) {
-	// More unindexed objects are read by somebody than one look brings: the next look goes
-	// on behind them, and the one that nobody reads goes.
+	// More unindexed objects are being read than one pass over the directory finds. The next pass
+	// goes on behind them, and the one that nobody reads is evicted.
 	x := start(t, Options{})
 	const n = shedAtOnce + 20
 	held := make([]*os.File, 0, n)

@@ -13,7 +13,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest/powercut"
 )
 
-// syncfs is what cache/disk's Flush does.
+// syncfs does what cache/disk's Flush does.
 func syncfs(t *testing.T, dir string) {
 	t.Helper()
 	d, err := os.Open(dir)
@@ -27,7 +27,10 @@ func syncfs(t *testing.T, dir string) {
 }
 
 func TestAPowerCutLeavesHolesAndNoWrongByte(t *testing.T) {
-	// Objects are put in parts, flushed, punched, unlinked and put again, and the power fails at any moment: what was flushed and not given up since is there; each other block is right or a miss; no file is handed out before it was verified; what is used is counted; all can be put again.
+	// Objects are put in parts, flushed, punched, unlinked and put again, and the power fails at
+	// any moment. What was flushed and not evicted since is there, and each other block is right or
+	// a miss. No file is lent before it was verified. What is used is counted, and all can be put
+	// again.
 	sizes := []int64{2*mib + 70_001, 17*mib + 5, mib}
 	var objects []*hearth.Object
 	var data [][]byte

@@ -18,7 +18,7 @@ import (
 )
 
 func TestWrongArgumentsAreRefused(t *testing.T) {
-	// Blocks that do not exist, short data and ranges past the end change nothing.
+	// Calls with missing blocks, short data and ranges past the end change nothing.
 	x := start(t, Options{})
 	o, data := sample(1, mib+100)
 	for _, err := range []error{
@@ -44,8 +44,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 }
 
 func TestForeignNamesAreLeftAlone(t *testing.T) {
-	// A directory that somebody else uses too: what is not ours stays, and is
-	// counted; halves of our own pairs go.
+	// Somebody else uses the directory, too. Names that are not ours stay, and are counted; halves
+	// of our own pairs are removed.
 	dir := t.TempDir()
 	o, data := sample(1, 100)
 	name := (&object{version: o.Version}).dataName()
@@ -81,8 +81,8 @@ func TestForeignNamesAreLeftAlone(t *testing.T) {
 }
 
 func TestNewerFormatsAreRefused(t *testing.T) {
-	// A newer hearth used the directory, or one of its files: neither is read or
-	// removed, and the error names file and cure.
+	// A newer hearth used the directory, or one of its files. Neither is read or removed, and the
+	// error names file and cure.
 	x := start(t, Options{})
 	o, data := sample(1, mib)
 	x.putAll(o, data)
@@ -108,7 +108,8 @@ func TestNewerFormatsAreRefused(t *testing.T) {
 	if _, err := Open(x.opt); !errors.As(err, &refused) || refused.File != format || refused.Format != formatVersion+1 {
 		t.Fatalf("open: %v", err)
 	}
-	// What cannot be understood is written anew, a flipped digit and a directory too.
+	// A FORMAT that cannot be parsed is written anew, also with a flipped digit or if it is a
+	// directory.
 	flipped := strings.Replace(formatText(formatVersion), " 1 ", " 3 ", 1)
 	for _, text := range []string{"???", flipped, ""} {
 		err := os.WriteFile(format, []byte(text), 0o600)
@@ -126,8 +127,8 @@ func TestNewerFormatsAreRefused(t *testing.T) {
 }
 
 func TestDescriptorsAndIndexesAreBounded(t *testing.T) {
-	// Forty objects are used in turn with four descriptor pairs and a Pool that
-	// has no room for forty indexes; all are served, nothing is lost.
+	// Forty objects are used in turn, with four descriptor pairs and a Pool without room for forty
+	// indexes. All are served, and nothing is lost.
 	pool := hearth.NewPool(0)
 	x := start(t, Options{MaxOpen: 4, Pool: pool})
 	var objects []*hearth.Object
@@ -182,8 +183,8 @@ func TestDescriptorsAndIndexesAreBounded(t *testing.T) {
 }
 
 func TestFailedWriteIsABlockNotHeld(t *testing.T) {
-	// The device is full in the middle of an object: Put says so, the block is a
-	// miss, the others stay, and later the same Put succeeds.
+	// The device is full within an object. Put says so, the block is a miss, the others stay, and
+	// later the same Put succeeds.
 	x := start(t, Options{})
 	o, data := sample(1, 3*mib+10)
 	x.put(o, data, 0)
@@ -219,8 +220,8 @@ func TestFailedWriteIsABlockNotHeld(t *testing.T) {
 }
 
 func TestSampleDrawsUnitsAlike(t *testing.T) {
-	// One object of 40 extents with a hole beside four whole ones: each unit is
-	// drawn about equally often, at the size that it would free.
+	// There is one object of 40 extents with a hole, and four whole ones. Each unit is drawn about
+	// equally often, with the size that its eviction would free.
 	x := start(t, Options{})
 	big, data := sampleObject(1, 40*16*mib), make([]byte, mib)
 	hearthtest.Fill(data, big.Key, 0, 1)
@@ -291,8 +292,8 @@ func TestPolicyHearsOfHits(t *testing.T) {
 }
 
 func TestOpenReadsNoFile(t *testing.T) {
-	// A thousand objects are opened by names and sizes: hardly a byte is read, and
-	// rotten sidecars are found at first use only.
+	// A thousand objects are opened by names and sizes. Hardly a byte is read, and rotten sidecars
+	// are found only at first use.
 	dir := t.TempDir()
 	const n = 1000
 	for i := range uint64(n) {
@@ -323,7 +324,7 @@ func TestOpenReadsNoFile(t *testing.T) {
 	}
 }
 
-// bytesRead is what this process has read by system calls.
+// bytesRead returns the bytes that this process has read by system calls.
 func bytesRead(t *testing.T) (n int64) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
@@ -336,8 +337,8 @@ func bytesRead(t *testing.T) (n int64) {
 }
 
 func TestCloseWaitsForReaders(t *testing.T) {
-	// Eight readers and a writer are at work when the node stops: each call ends
-	// rightly, then all are told.
+	// Eight readers and a writer work when the node stops. Each call in flight ends rightly, and
+	// then each call gets the error.
 	x := start(t, Options{})
 	o, data := sample(1, 20*mib)
 	x.putAll(o, data[:o.Size])

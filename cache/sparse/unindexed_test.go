@@ -8,7 +8,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// few leaves the Pool memory for so many objects; more ends that.
+// few leaves the Pool memory for so many objects; more releases the rest.
 func few(t *testing.T, pool *hearth.Pool, objects int64) (more func()) {
 	t.Helper()
 	taken := int64(0)
@@ -22,7 +22,7 @@ func few(t *testing.T, pool *hearth.Pool, objects int64) (more func()) {
 	return func() { pool.Unclaim(taken) }
 }
 
-// ten writes ten objects of about 5000 bytes, and stops.
+// ten writes ten objects of about 5,000 bytes, and closes the files.
 func ten(t *testing.T) (x *fixture, objects []*hearth.Object, all [][]byte) {
 	x = start(t, Options{})
 	for i := range uint64(10) {
@@ -34,7 +34,7 @@ func ten(t *testing.T) (x *fixture, objects []*hearth.Object, all [][]byte) {
 	return x, objects, all
 }
 
-// known are the objects that are indexed.
+// known returns the objects that are indexed.
 func (x *fixture) known(objects []*hearth.Object) (all []int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -47,7 +47,7 @@ func (x *fixture) known(objects []*hearth.Object) (all []int) {
 }
 
 func TestObjectsBeyondMemoryStay(t *testing.T) {
-	// The RAM budget was made smaller: the Pool can name four of ten objects. The others
+	// The RAM budget was made smaller: the Pool has memory for four of ten objects. The others
 	// stay, count, and are there when there is memory again, with a restart or without.
 	x, objects, all := ten(t)
 	for _, recall := range []bool{false, true} {
@@ -86,8 +86,8 @@ func TestObjectsBeyondMemoryStay(t *testing.T) {
 }
 
 func TestAnUnindexedObjectIsPutAgain(t *testing.T) {
-	// What is unindexed is fetched again. Its files are in the way: without memory it is
-	// declined, with memory it is taken in as it is, and the rest of it can be put.
+	// An unindexed object is fetched again, and its files are in the way. Without memory it is
+	// declined. With memory it is adopted as it is, and the rest of it can be put.
 	x := start(t, Options{})
 	o, data := sample(1, 3*mib)
 	x.put(o, data, 0, 1)
@@ -114,8 +114,8 @@ func TestAnUnindexedObjectIsPutAgain(t *testing.T) {
 }
 
 func TestUnindexedObjectsThatSomebodyRemoved(t *testing.T) {
-	// Unindexed objects are removed by hand: they count no longer once there is memory, and
-	// puts of others beside them find nothing foreign.
+	// Unindexed objects are removed by hand. They no longer count once there is memory, and puts of
+	// others find nothing foreign.
 	x, objects, _ := ten(t)
 	more := few(t, x.opt.Pool, 0)
 	x.reopen()
@@ -137,8 +137,8 @@ func TestUnindexedObjectsThatSomebodyRemoved(t *testing.T) {
 }
 
 func TestUnindexedObjectsGoButForThePinned(t *testing.T) {
-	// Room is needed: unindexed objects go one by one, those that are pinned do not, and
-	// what is indexed is not touched.
+	// Room is needed. Unindexed objects are evicted one by one, except pinned ones, and indexed
+	// objects are not touched.
 	x, objects, all := ten(t)
 	more := few(t, x.opt.Pool, 3)
 	x.reopen()
@@ -177,8 +177,8 @@ func TestUnindexedObjectsGoButForThePinned(t *testing.T) {
 }
 
 func TestUnindexedObjectsGoByTheirVersion(t *testing.T) {
-	// What is replaced or dropped goes as well where there is no memory for it, or it would
-	// be back with that.
+	// An unindexed object that is replaced or dropped is evicted, too. Otherwise it would be back
+	// with the memory.
 	x, objects, all := ten(t)
 	more := few(t, x.opt.Pool, 4)
 	x.reopen()
