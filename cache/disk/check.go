@@ -119,8 +119,8 @@ func (d *directory) newScrub() scrubbing {
 }
 
 // Own locks a cache directory that no process uses, and changes nothing else in it. It fails with
-// ErrRefused, whose text has the cure, for a directory that is foreign, of a newer format, in a
-// FUSE mount, or in use (ErrInUse). It fails with os.ErrNotExist if there is none.
+// ErrRefused for a directory that is foreign, of a newer format, in a FUSE mount, or in use
+// (ErrInUse). The text of that error has the cure. It fails with os.ErrNotExist if there is none.
 func Own(path string) (release func(), err error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open cache directory: %w", err)

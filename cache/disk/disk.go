@@ -12,7 +12,8 @@
 // the directory is full. Each directory has one writer goroutine. It takes up to one write unit
 // from the queue at a time, and commits it as a group (group commit). Before each group it measures
 // the allocated bytes and the free space. So a directory never holds more than its budget plus one
-// write unit, and less when others fill the file system: the free-space floor wins over the budget.
+// write unit. It holds less when others fill the file system: the free-space floor wins over the
+// budget.
 //
 // A block of a Put goes into free space, or replaces the entry that is worth least, as the policy
 // of package evict decides. Each directory reports every request to its policy. For a Keep, and
@@ -26,9 +27,9 @@
 // lack of room. A directory that was removed under us is made again, empty.
 //
 // A device may also not answer at all. So a reader's operation runs on another thread (package
-// device). If it makes no step for Options.Patience, the reader abandons it: with the thread, the
-// memory that the kernel may still write into, and its reference to the volume. The directory is
-// then ejected as stalled, as it is when its writer hangs. It is tried again once all abandoned
+// device). If it makes no step for Options.Patience, the reader abandons it. The thread, the memory
+// that the kernel may still write into, and the reference to the volume stay with it. The directory
+// is then ejected as stalled, as it is when its writer hangs. It is tried again once all abandoned
 // operations have come back. While there are 64 of them in a directory, a Get is a miss at once.
 //
 // Each directory belongs to one process: a flock on its lock file. hearth.json says whose it is,
@@ -150,7 +151,7 @@ type Events struct {
 	Found       func(check.Finding)
 	ScrubFailed func(cause error)
 	// Damaged says that a file of the cache, or a part of it, is unusable, and that what it held is
-	// a miss: its bytes are not what was written, or of a newer format.
+	// a miss. Its bytes are not what was written, or of a newer format.
 	Damaged func(file string, cause error)
 }
 

@@ -53,8 +53,8 @@ func (s *Store) Whole(o *hearth.Object) (whole, verified bool) {
 }
 
 // Spare is WouldTake for a block that nobody has asked for. room reports whether the block would go
-// into free space, or into the space of an entry that is worth less and was not used since then.
-// queue reports whether half of the write queue is free.
+// into free space. The space of an entry that is worth less and was not used since then counts,
+// too. queue reports whether half of the write queue is free.
 func (s *Store) Spare(b hearth.Block, since time.Time) (room, queue bool) {
 	d := s.taker(b.Object.Version)
 	if d == nil || d.admit(b) != nil {

@@ -22,9 +22,9 @@ type home struct {
 }
 
 // openHome makes the directory at path this process's own. It refuses (ErrRefused) what a person
-// must decide: a directory in a FUSE mount, one that holds something else, one of another process,
-// one of a newer format. node is the id that a new directory gets; "" means a new id. mended is
-// called for files that had been harmed.
+// must decide. That is a directory in a FUSE mount, with other content, of another process, or of a
+// newer format. node is the id that a new directory gets; "" means a new id. mended is called for
+// files that had been harmed.
 func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *home, err error) {
 	if err := refuseFUSE(path, statfs); err != nil {
 		return nil, err

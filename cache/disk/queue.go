@@ -19,8 +19,8 @@ var (
 	errClosed = errors.New("disk cache is closed")
 )
 
-// writeQueue holds the blocks of one directory that were offered and are not written yet. It is two
-// things: a bounded list for the writer, and a sharded map in which readers find a block from Put
+// writeQueue holds the blocks of one directory that were offered and are not written yet. It is a
+// bounded list for the writer, and a sharded map for readers. They find a block there from Put
 // until the index has it. Readers take only a shard's lock, and none at all while nothing is
 // queued.
 type writeQueue struct {

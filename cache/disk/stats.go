@@ -22,8 +22,8 @@ type Faults struct {
 	// Mended counts files that somebody had harmed and that are in order again: their rights were
 	// given back, or they were made anew.
 	Mended int64
-	// Waited is how long operations have waited for the device in the last 10 s, if that is at
-	// least half of the time that puts it out of use; otherwise 0.
+	// Waited is how long operations have waited for the device in the last 10 s. It is 0 below half
+	// of the time that puts the device out of use.
 	Waited time.Duration
 }
 

@@ -218,8 +218,8 @@ func (v *volume) get(ctx context.Context, b hearth.Block, r span, budget int64) 
 // span is bytes [off, off+n) of a block.
 type span struct{ off, n int }
 
-// isWhole reports whether an object gets a file of its own: it is larger than a block, and not so
-// large that evicting it as a whole would empty the cache.
+// isWhole reports whether an object gets a file of its own. Such an object is larger than a block,
+// and not so large that its eviction as a whole would empty the cache.
 func isWhole(o *hearth.Object, budget int64) bool {
 	return o.Size > hearth.BlockSize && o.Size <= budget/4
 }

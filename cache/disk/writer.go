@@ -218,8 +218,8 @@ func (d *directory) compact() {
 	}
 }
 
-// look measures what is used, and what may be used now: the budget, or less when others have filled
-// the file system up to the floor, down to 0.
+// look measures what is used, and what may be used now. That is the budget, or less when others
+// have filled the file system up to the floor, down to 0.
 func (d *directory) look() (used, limit int64) {
 	if vol := d.volume.Load(); vol != nil {
 		used = vol.used()

@@ -27,7 +27,7 @@ const (
 
 // Check reads each held block of the segments from number on, and the header page and footer of
 // closed ones, and compares checksums. What a reader, the writer or eviction does meanwhile is not
-// damage: a record that does not verify is read again by itself, as long as the index says that it
+// damage. A record that does not verify is read again by itself, as long as the index says that it
 // is there. With r.Repair a bad block is dropped, as by a reader, and a bad header page or footer
 // is written anew. passed, if not nil, is called for each segment that is done. Of an unindexed
 // segment it checks only header page and footer, and r.Unindexed counts its blocks.

@@ -1,10 +1,10 @@
 // Package segment keeps small objects and blocks packed: an append-only log in
 // one directory.
 //
-// The log is cut into segments, one file each. A segment is a header page, then
-// records, then a footer. A record is a header (magic, format, ID, length, where
-// it lies, one XXH3-64 per 64 KiB piece, own checksum) and the block's bytes
-// right behind it, so that one read brings all that is needed to verify it.
+// The log is cut into segments, one file each. A segment is a header page, then records, then a
+// footer. A record is a header and the block's bytes right behind it, so that one read brings all
+// that is needed to verify it. The header holds magic, format, ID, length, place, one XXH3-64 per
+// 64 KiB piece, and its own checksum.
 //
 //	| header page | record record record ... padding | ... | footer entries, trailer |
 //
@@ -14,10 +14,10 @@
 // packed at 64 bytes, and a shared page counts its live records.
 //
 // Get looks the place up in the index. It reads the pages of the header and of the pieces that
-// cover the range into one aligned View, verifies header and pieces, and lends a Slice of it. A
-// record that does not verify is a miss. If the index has changed by then, the block was evicted or
-// moved meanwhile, and Get tries again. If not, the bytes are bad; the block is dropped and
-// counted.
+// cover the range into one aligned View. It verifies header and pieces, and lends a Slice of the
+// View. A record that does not verify is a miss. If the index has changed by then, the block was
+// evicted or moved meanwhile, and Get tries again. If not, the bytes are bad; the block is dropped
+// and counted.
 //
 // Evict removes a block from the index and appends a tombstone of 16 bytes to the file of deaths.
 // Only Sync syncs that file. After a power loss an evicted block may be there again; its bytes are

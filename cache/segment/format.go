@@ -10,8 +10,8 @@ import (
 )
 
 // Format is the version that is written. Older ones are read, a newer one is refused. Magic,
-// version and checksum keep their places in every version of the header page and the trailer, so
-// that a newer file is not taken for a damaged one.
+// version and checksum keep their places in every version of the header page and the trailer. So a
+// newer file is not taken for a damaged one.
 const Format = 1
 
 const (

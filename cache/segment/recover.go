@@ -14,8 +14,8 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// loaders is how many segments are read at once by Open: enough to hide a
-// device's latency, few enough not to matter in memory (5 MiB each at most).
+// loaders is how many segments Open reads at once. They are enough to hide a device's latency, and
+// few enough for little memory (at most 5 MiB each).
 const loaders = 8
 
 var errIndex = errors.New("its index is not what was written, and made anew from the blocks that are whole")

@@ -71,7 +71,7 @@ func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
 	return freed
 }
 
-// EvictObject unlinks an object once no call uses it and nobody has its file open, and returns the
+// EvictObject unlinks an object once no call uses it and nobody has its file open. It returns the
 // bytes that this freed by now: 0 if others are still to finish. Until then its bytes count in
 // Used, and a reader of a lent file is served.
 func (f *Files) EvictObject(version [16]byte) (freed int64) {

@@ -16,8 +16,8 @@ import (
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
-// A sidecar is a header of 64 bytes and one record of 144 bytes per block, both
-// little endian; a record of zeros, or none, is a block that is not held.
+// A sidecar is a header of 64 bytes and one record of 144 bytes per block, both little endian. A
+// record of zeros, or none, is a block that is not held.
 //
 //	header  0 magic  8 format version (4)  16 Version (16)  32 object size (8)  56 checksum of 0..56
 //	record  0 state (1: held)  8 sixteen piece checksums  136 checksum of 0..136, seeded by Version and index

@@ -75,7 +75,7 @@ func asker(dir int) func(fd int) readers {
 }
 
 // readersLocked returns who may still read the object's data file. If there are readers, or that
-// cannot be told, its bytes stay: a reader that the kernel serves directly would get punched bytes
+// cannot be told, its bytes stay. A reader that the kernel serves directly would get punched bytes
 // as zeros, and no error. Our own counts are not enough: a mapping outlives its release, and a
 // mount's open files outlive an ejected directory, and a killed process. The caller holds a ref.
 func (f *Files) readersLocked(x *object) readers {

@@ -168,9 +168,8 @@ func (r *recency) oldest() *object {
 	return nil
 }
 
-// sampler draws objects at random in proportion to their units: a Fenwick tree
-// over the units, so that an object of a thousand extents is drawn a thousand
-// times as often as one of a single extent.
+// sampler draws objects at random in proportion to their units, by a Fenwick tree over the units.
+// So an object of a thousand extents is drawn a thousand times as often as one of a single extent.
 type sampler struct {
 	shared  bool // Options.Shared
 	objects []*object

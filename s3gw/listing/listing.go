@@ -4,17 +4,17 @@
 // A listing is the keys that follow a place in byte order. The tree gives the names of one
 // directory at a time; a directory sorts as its name with "/" behind. Walked so, each directory at
 // its place, the keys come in the byte order of whole keys ("a-b", "a/b", "a0"). A page may begin
-// in the midst: after "a/b/c" comes what follows "c" in "a/b/", then what follows "b/" in "a/",
-// then what follows "a/" at the top. Nothing before is read. With the delimiter "/" only one
-// directory is read, and its directories are the groups (common prefixes). A page ends at its
-// limit, and is truncated if one more name follows.
+// anywhere. After "a/b/c" comes what follows "c" in "a/b/", then what follows "b/" in "a/", then
+// what follows "a/" at the top. Nothing before is read. With the delimiter "/" only one directory
+// is read, and its directories are the groups (common prefixes). A page ends at its limit, and is
+// truncated if one more name follows.
 //
 // The document is written by appending: keys as they come, the groups in a buffer of their own. The
 // head, which has the counts and the next place, is written last, into a gap left in front.
 //
-// For what the tree does not know it asks the origin, one directory at a time, while the origin
-// would answer a whole page at once. So some of the directories that a page needs are asked for
-// ahead, and a page that needs many is not answered.
+// For names that it does not know the tree asks the origin, one directory at a time. The origin
+// itself would answer a whole page at once. So some of the directories that a page needs are asked
+// for ahead, and a page that needs many is not answered.
 //
 // Three things are not answered: what the tree does not surely know, what XML cannot carry, and
 // what origins answer differently. ErrUnsure means that the request passes to the origin.

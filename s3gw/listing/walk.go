@@ -99,9 +99,9 @@ func (w *walk) left() int {
 	return w.q.Asks - w.asked
 }
 
-// ask begins to ask the origin for the next directory and for those behind it: as many as fill the
-// page if they are like the last one. If these are too many, the page fails before it waits for any.
-// What was begun will be known to the next listing.
+// ask begins to ask the origin for the next directory and for those behind it. They are as many as
+// fill the page if they are like the last one. If these are too many, the page fails before it
+// waits for any. What was begun will be known to the next listing.
 func (w *walk) ask(dir string, entries []Entry) error {
 	need, unknown, left := 1, 0, w.left()
 	if w.lately > 0 {

@@ -7,10 +7,11 @@
 // A range within one block is sent as a View from the tiers; longer ranges go through a reader that
 // reads ahead.
 //
-// Only what is surely right is answered here; the caller passes the rest to the origin. The rest
-// is: several ranges, a malformed range or one behind the end, If-Range, a failed precondition (but
-// for 304), forms of conditions that servers differ about, objects in an archive, and headers or
-// first bytes that cannot be read. Then nothing was written, not even into the answer's headers.
+// Only what is surely right is answered here; the caller passes the rest to the origin. It passes
+// several ranges, a malformed range or one behind the end, and If-Range. It passes a failed
+// precondition (but for 304), and forms of conditions that servers differ about. And it passes
+// objects in an archive, and headers or first bytes that cannot be read. Then nothing was written,
+// not even into the answer's headers.
 //
 // Nobody waits for a slow client. All answers together hold blocks of at most a share of the Pool,
 // which they only try to take. An answer that gets none of it sends copies, 64 KiB at a time.
@@ -68,7 +69,7 @@ type Options struct {
 	// to its end unless the client goes away. nil means that their Views come from Source one by
 	// one.
 	Open func(o *hearth.Object, until int64) Bytes
-	// Head asks the origin for the headers of exactly this version: with If-Match, and with
+	// Head asks the origin for the headers of exactly this version, with If-Match. It sends
 	// x-amz-checksum-mode: ENABLED, or answers would lack the checksums that clients ask for. Names
 	// are as net/http has them; user metadata may be spelled otherwise. hearth.ErrStale means that
 	// the object is another one now. Head must end by itself.

@@ -47,9 +47,9 @@ type Options struct {
 
 // Target is where a request goes.
 type Target struct {
-	// Forward sends the request to the origin: method, headers, query and body, for a bucket (""
-	// means the account) and a key in its escaped form. It bounds how many requests are in flight,
-	// and with them the buffers here.
+	// Forward sends the request to the origin: method, headers, query and body. bucket "" means the
+	// account, and the key is in its escaped form. It bounds how many requests are in flight, and
+	// with them the buffers here.
 	Forward func(ctx context.Context, r *http.Request, bucket, escapedKey string) (*http.Response, error)
 	// Bucket and Key name what is asked for.
 	Bucket, Key string

@@ -16,7 +16,7 @@
 // unknown parameter needs the right to the whole bucket.
 //
 // Three things keep the check and the act the same. A request that two servers could understand in
-// two ways is refused. So is one that an origin could take for a path out of where it belongs: an
+// two ways is refused. So is one that an origin could take for a path out of where it belongs. An
 // id is one segment, and a key that climbs in any reading needs the right to where it leads. And a
 // write may have only known headers, and only known parameters that stand for headers: some origins
 // copy, link or move by others.

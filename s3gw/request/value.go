@@ -117,8 +117,8 @@ func climbs(s string) bool {
 	return false
 }
 
-// steps reports whether a path has a segment of two dots, or one that Windows (a space, more dots)
-// or C (a zero byte) takes for that.
+// steps reports whether a path has a segment of two dots. Windows (a space, more dots) and C (a
+// zero byte) take others for that, which count, too.
 func steps(path string) bool {
 	for segment := range strings.SplitSeq(path, "/") {
 		segment, _, _ = strings.Cut(segment, "\x00")
