@@ -68,6 +68,19 @@ func (a *absences) Since(x absence) int64 {
 	return s.at[x]
 }
 
+// Any reports whether any name of a directory was not found.
+func (a *absences) Any(dir [16]byte) bool {
+	s := &a.shards[dir[0]%16]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.at {
+		if x.Dir == dir {
+			return true
+		}
+	}
+	return false
+}
+
 // Absent says that there is no such name: it is fs.ErrNotExist.
 type Absent struct {
 	// TTL is how long that may be believed from now on.

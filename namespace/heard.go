@@ -12,8 +12,8 @@ import (
 // news seems to be, but never older than what is known here.
 const newsSlack = time.Second
 
-// passedOn is the age up to which an owner passes on news of names that it knows nothing of. Without it
-// two nodes that both take themselves for the owner for a while would send news to each other for ever.
+// passedOn is the age up to which an owner passes on news. Without it two nodes that both take
+// themselves for the owner for a while would send news to each other for ever.
 const passedOn = 5 * time.Second
 
 // listedShare is how many times its duration a listing is left alone, whatever news comes. It is
@@ -48,29 +48,28 @@ func (t *Tree) Heard(ctx context.Context, dir hearth.Directory, segment string, 
 }
 
 func (t *Tree) heard(ctx context.Context, dir hearth.Directory, segment string, old time.Duration) {
-	d, ok := t.doubted(dir)
-	if !ok {
-		t.passOn(dir, segment, old)
-		return
+	at, sure := t.clock.Now()-old.Milliseconds(), true
+	if d, ok := t.doubted(dir); ok {
+		defer d.release()
+		if segment == "" {
+			sure = t.listHeard(ctx, d, at)
+		} else {
+			sure = t.askAgain(ctx, d, segment, at, false)
+		}
 	}
-	defer d.release()
-	at := t.clock.Now() - old.Milliseconds()
-	if segment == "" {
-		t.listHeard(ctx, d, at)
-		return
+	if sure {
+		t.passOn(dir, segment, at)
 	}
-	if _, older := t.older(d, segment, at); !older {
-		t.passOn(dir, segment, old)
-		return
-	}
-	t.askAgain(ctx, d, segment, at, false)
 }
 
-// passOn passes on news that the owner, this node, knows nothing older of. Others may still believe
-// something older: one may have asked the origin by itself, or have kept a directory that was gone
-// here. And when a directory comes back, the others are not told of each name in it.
-func (t *Tree) passOn(dir hearth.Directory, segment string, old time.Duration) {
+// passOn passes on news that this node heard, if it is the owner, whether or not they changed what it
+// believes. Others may still believe something older than the news: one may have asked the origin by
+// itself, or have kept a directory that was gone here. The owner may know the change already, from a
+// listing that began before they asked. And when a directory comes back, the others are not told of
+// each name in it.
+func (t *Tree) passOn(dir hearth.Directory, segment string, at int64) {
 	p, err := t.sharedPlace(dir)
+	old := since(t.clock.Now(), at)
 	if err != nil || old > passedOn {
 		return
 	}
@@ -143,22 +142,24 @@ func (q *inquiry) ask(ctx context.Context) (sure bool) {
 	return q.fileFirst(ctx) == nil && q.keep() == nil
 }
 
-// listHeard lists a directory again that was last listed before that time, unless that was too recent
-// (listedShare). Like any listing, a copy falls back to the origin if the owner does not answer.
-func (t *Tree) listHeard(ctx context.Context, d *directory, at int64) {
+// listHeard lists a directory again of which something is believed that was found out before that time.
+// It does not if the last listing is too recent (listedShare). Like any listing, a copy falls back to
+// the origin if the owner does not answer. It returns false when a listing failed.
+func (t *Tree) listHeard(ctx context.Context, d *directory, at int64) (sure bool) {
 	if l := d.running.Load(); l != nil && l.Wait(ctx) != nil { // it may have passed what changed
-		return
+		return false
 	}
-	s, listed := d.state.Load(), int64(0)
 	if d.whole(t) {
-		listed = t.clock.Trusted(s.listed)
+		s := d.state.Load()
+		listed := t.clock.Trusted(s.listed)
+		if listed >= at || listed > 0 && since(t.clock.Now(), listed) < listedShare*s.took {
+			return true
+		}
+	} else if !t.neg.Any(d.hash) && !t.holds(d) {
+		return true
 	}
-	if listed == 0 || listed >= at || since(t.clock.Now(), listed) < listedShare*s.took {
-		return
-	}
-	if l, err := t.list(ctx, d, 0, nil); err == nil {
-		_ = l.Wait(ctx)
-	}
+	l, err := t.list(ctx, d, 0, nil)
+	return err == nil && l.Wait(ctx) == nil
 }
 
 // doubted is a directory, in use, that news from another node names. It returns false when this node

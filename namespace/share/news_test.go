@@ -232,6 +232,78 @@ func TestAnOwnerPassesOnWhatIsNoNewsToIt(t *testing.T) {
 	}
 }
 
+func TestAnOwnerPassesOnWhatAnEarlierListingFound(t *testing.T) {
+	// The owner's listing of a directory began before another node asked the bucket for a name in it
+	// by itself, and ends after a third one wrote that name. What the listing told is older than what
+	// the second one believes, and the writer's news is none to the owner: the second one hears of
+	// the write all the same.
+	r := newRing(t, 3)
+	r.b.put("d/f", "A")
+	changes := r.known(0)
+	began, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.b.listed = func(q hearth.Listing) {
+		if q.Prefix == "d/" && !q.Recursive {
+			once.Do(func() { close(began); <-release })
+		}
+	}
+	listed := make(chan map[string]string)
+	go func() { listed <- r.nodes[0].list("/d") }()
+	<-began
+	r.past.Add(int64(10 * time.Second))
+	x := r.nodes[1]
+	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
+	if got := x.resolve("d/f"); got != "A" {
+		t.Fatal(got)
+	}
+	x.between(func(_ int, _ uint16, do func() (*hearth.View, error)) (*hearth.View, error) { return do() })
+	r.past.Add(int64(10 * time.Second))
+	r.b.put("d/f", "B")
+	close(release)
+	if got := (<-listed)["f"]; got != "B" {
+		t.Fatalf("the owner lists %q", got)
+	}
+	r.nodes[2].tree.Written(t.Context(), "/", "d/f")
+	x.shows(changes[1], "d/f", "B")
+}
+
+func TestNewsOfADirectoryThatWasNeverListed(t *testing.T) {
+	// A node asked for single names of a directory, one of which was there and one of which was not.
+	// It hears that the directory changed: it believes neither answer any more.
+	r := newRing(t, 2)
+	r.b.put("d/came", "A")
+	r.b.put("d/went", "A")
+	changes := r.known(0)
+	r.b.remove("d/came")
+	var listings atomic.Int64
+	r.b.listed = func(q hearth.Listing) {
+		if q.Prefix == "d/" && q.Limit == 0 {
+			listings.Add(1)
+		}
+	}
+	x := r.nodes[1]
+	for _, name := range []string{"d/came", "d/went"} {
+		x.tree.Written(t.Context(), "/", name) // which lists nothing
+	}
+	if n := listings.Load(); n != 0 {
+		t.Fatalf("the directory was listed %d times", n)
+	}
+	r.past.Add(int64(10 * time.Second))
+	r.b.put("d/came", "B")
+	r.b.remove("d/went")
+	x.tree.Heard(t.Context(), x.find("d/"), "", 0)
+	if came, went := x.resolve("d/came"), x.resolve("d/went"); came != "B" || went != "" {
+		t.Errorf("%q came, %q went", came, went)
+	}
+	told := map[string]bool{}
+	for len(changes[1]) > 0 {
+		told[(<-changes[1]).Name] = true
+	}
+	if !told["came"] || !told["went"] {
+		t.Errorf("mounts heard of %v", told)
+	}
+}
+
 func TestAWriterSeesWhatItsOwnerHasNotHeardOf(t *testing.T) {
 	// A directory's owner remembers that a name is not there. Another node, which does not know the name,
 	// or not even the directory, writes it. The writer sees it at once, though its news is lost.
