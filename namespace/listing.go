@@ -67,6 +67,12 @@ func (t *Tree) list(ctx context.Context, d *directory, since int64, gate <-chan 
 	return t.listUnless(ctx, d, since, gate, func() bool { return false })
 }
 
+// listExpired is list for a caller who found that no listing is believed any more. Another listing may
+// have begun and ended since: then it returns nil, as the database has the names.
+func (t *Tree) listExpired(ctx context.Context, d *directory, gate <-chan struct{}) (*listing, error) {
+	return t.listUnless(ctx, d, 0, gate, func() bool { return d.listingLeft(t) > 0 })
+}
+
 // listUnless is list for a caller that may have been overtaken. Where no listing runs, it returns nil
 // if enough reports that the last one is new enough.
 func (t *Tree) listUnless(ctx context.Context, d *directory, since int64, gate <-chan struct{}, enough func() bool) (*listing, error) {
@@ -120,22 +126,26 @@ func (t *Tree) beginListing(d *directory, since int64, gate <-chan struct{}) *li
 	return l
 }
 
-// kick begins a listing in the background.
+// kick begins a listing in the background, unless another one ended just before.
 func (t *Tree) kick(d *directory) {
 	if d.link == nil || d.running.Load() != nil || t.clock.Now()-d.state.Load().failed < listRetry.Milliseconds() {
 		return
 	}
-	_, _ = t.list(t.ctx, d, 0, nil) // it does not wait
+	_, _ = t.listUnless(t.ctx, d, 0, nil, func() bool { return !d.due(d.listingLeft(t)) }) // it does not wait
 }
 
 // quietAsks bounds background questions and renewals of listings. So many are enough to find out whether
 // an origin is back.
 const quietAsks = 8
 
-// renew begins a listing in the background when less than a quarter of the listing's life is left,
-// unless many run.
+// due reports whether a listing of which that much life is left is to be renewed: less than a quarter.
+func (d *directory) due(left time.Duration) bool {
+	return 4*left < d.link.Freshness.ListingLife(d.state.Load().took)
+}
+
+// renew begins a listing in the background when one is due, unless many run.
 func (t *Tree) renew(d *directory, left time.Duration) {
-	if 4*left < d.link.Freshness.ListingLife(d.state.Load().took) && len(t.tokens.listings) < quietAsks {
+	if d.due(left) && len(t.tokens.listings) < quietAsks {
 		t.kick(d)
 	}
 }

@@ -61,7 +61,10 @@ func (t *Tree) lookupHashed(ctx context.Context, d *directory, name string) (Nod
 		if (ttl > 0 || gen == listed || ctx.Value(quiet{}) != nil) && gen == t.db.Generation() {
 			return Node{}, &Absent{TTL: ttl}
 		}
-		l, err := t.list(ctx, d, t.since(d), nil)
+		l, err := t.listUnless(ctx, d, t.since(d), nil, func() bool { return d.listingLeft(t) > 0 })
+		if err == nil && l == nil {
+			continue
+		}
 		if err == nil {
 			err = l.Wait(ctx)
 		}
@@ -347,7 +350,12 @@ func (q *inquiry) listed(ctx context.Context, k *knowledge) bool {
 	if q.d.link.Freshness.Mode != Bounded || k.Doubted || !k.Dir && q.d.link.differs.Load() != nil || !q.d.whole(q.t) || s.took > briefListing || q.t.clock.Now()-s.failed < quiet {
 		return false
 	}
-	l, _ := q.t.list(ctx, q.d, 0, nil) // does not wait: any running listing is enough
+	l, _ := q.t.listUnless(ctx, q.d, 0, nil, func() bool { // does not wait: any running listing is enough
+		return q.d.state.Load().listed != s.listed && q.d.listingLeft(q.t) > 0
+	})
+	if l == nil {
+		return true // one ended just now
+	}
 	ctx, cancel := context.WithTimeout(ctx, briefListing)
 	defer cancel()
 	return l.Wait(ctx) == nil && l.Err() == nil && l.believed()

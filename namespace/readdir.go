@@ -126,7 +126,7 @@ func (t *Tree) follow(ctx context.Context, d *directory, start bool) (*listing, 
 		}
 		return t.follow(ctx, d, start)
 	}
-	return t.list(ctx, d, 0, nil)
+	return t.listExpired(ctx, d, nil)
 }
 
 // dirReader is one reader of a directory.

@@ -70,6 +70,40 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+func TestADirectoryIsListedOnceForWhoDecidedEarlier(t *testing.T) {
+	// A reader and a walk find that a directory is not listed, and are held up until another listing
+	// of it has begun and ended: they begin no second one. They do once that one grows old.
+	w := open(t, nil)
+	w.b.put("d/x", "A", 1)
+	n := w.resolve("/d")
+	w.names("/d")
+	d, err := w.tree.dirs.get(w.tree, n.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.release()
+	before := w.b.requests()
+	w.tree.kick(d)
+	l, err := w.tree.listExpired(t.Context(), d, nil)
+	if n := w.b.requests() - before; l != nil || err != nil || d.running.Load() != nil || n != 0 {
+		t.Errorf("a fresh directory is listed again: %d requests, %v", n, err)
+	}
+	for i, held := range []time.Duration{50 * time.Second, time.Hour} {
+		w.clock.add(held)
+		l, err = w.tree.listExpired(t.Context(), d, nil)
+		if old := i == 1; old != (l != nil) || err != nil {
+			t.Errorf("%v later: listed again is %v, %v", held, l != nil, err)
+		}
+		w.tree.kick(d)
+		if l = d.running.Load(); l != nil && l.Wait(t.Context()) != nil {
+			t.Error(l.Err())
+		}
+		if n := w.b.requests() - before; n != i+1 {
+			t.Errorf("%v later: %d requests", held, n)
+		}
+	}
+}
+
 func TestARefreshWaitsForAListingThatIsTooOld(t *testing.T) {
 	// A listing is under way when a caller wants one as of now. It is too old for the caller.
 	w := open(t, nil)

@@ -318,7 +318,7 @@ func (t *Tree) foundBelow(p place, names *int) (at int64) {
 
 // listBeside begins to list the directory. It returns nil when the directory was listed meanwhile.
 func (q *inquiry) listBeside(ctx context.Context, gate <-chan struct{}) *listing {
-	l, _ := q.t.listUnless(ctx, q.d, 0, gate, func() bool { return q.d.listingLeft(q.t) > 0 }) // does not wait
+	l, _ := q.t.listExpired(ctx, q.d, gate) // does not wait
 	return l
 }
 
