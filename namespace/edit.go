@@ -16,16 +16,16 @@ type edit struct {
 	t        *Tree
 	d        *directory
 	w        *store.Edit
-	pending  map[string]*record.Entry // written in this edit; nil: removed
+	pending  map[string]*record.Entry // written in this edit; nil means removed
 	old      map[string]record.Entry  // what the database had, where that was read
 	changes  []Change
 	segments []string  // the segment of each change, one for each
-	asked    int64     // when the origin was asked, in Unix ms; 0: unknown, or another node answered
+	asked    int64     // when the origin was asked, in Unix ms; 0 means unknown, or that another node answered
 	first    bool      // the directory was never listed to its end
-	state    *dirState // the directory's state once this is committed; nil: unchanged
+	state    *dirState // the directory's state once this is committed; nil means unchanged
 	// superseded counts node ids that lost their names.
 	superseded int
-	miss       string   // a sort name that the database is known not to have; "": none
+	miss       string   // a sort name that the database is known not to have; "" means none
 	gone       []uint64 // directories that went away
 	buf        []byte
 	keyBuf     []byte
@@ -84,8 +84,8 @@ func (e *edit) setDir(sort string, checked int64) error {
 	return e.setBeside(record.Segment(sort), true)
 }
 
-// setBeside notes at a file, if there is one, whether a directory stands beside it: the file's name in
-// the mount depends on that.
+// setBeside notes in a file's entry, if there is one, whether a directory of the same name stands beside
+// it. The file's name in the mount depends on that.
 func (e *edit) setBeside(file string, beside bool) error {
 	x, ok, err := e.get(file)
 	if err != nil || !ok || x.Beside == beside {
@@ -106,7 +106,7 @@ func (e *edit) setFile(sort string, o *hearth.Object, checked int64) error {
 	return e.setEntry(sort, x)
 }
 
-// setEntry sets the entry of a sort name, which may be a listing's unsure word.
+// setEntry sets the entry of a sort name. The entry may be doubted, when a listing's size or ETag is not sure.
 func (e *edit) setEntry(sort string, x record.Entry) error {
 	was, ok, err := e.get(sort)
 	if err != nil {
@@ -159,7 +159,7 @@ func (e *edit) refine(sort string, was *record.Entry, o *hearth.Object) {
 	}
 }
 
-// setBesideOf notes at a file that was set alone whether a directory stands beside it.
+// setBesideOf does that for a file that was set alone.
 func (e *edit) setBesideOf(file string) error {
 	_, ok, err := e.get(file + "/")
 	if err != nil {
@@ -225,15 +225,15 @@ func (e *edit) put(sort string, x record.Entry) {
 	}
 }
 
-// newName tells of a name that is new. A first listing tells only of names that somebody asked for and
-// did not find: no kernel has cached anything about the others.
+// newName tells subscribers of a new name. A first listing tells only of names in the negative cache: no
+// kernel has cached anything about the others.
 func (e *edit) newName(sort string, x *record.Entry) {
 	if !e.first || e.t.neg.Since(absence{Dir: e.d.hash, Sort: sort}) != 0 {
 		e.news(sort, x, 0)
 	}
 }
 
-// news notes that a name in the mount has another meaning now. old is the node id that it had.
+// news notes a change: a name in the mount has another meaning now. old is the node id that it had.
 func (e *edit) news(sort string, x *record.Entry, old uint64) {
 	c := Change{Dir: e.d.id, Old: old}
 	if len(e.changes) < maxChanges {

@@ -9,16 +9,16 @@ import (
 	"github.com/hearthfs/hearth/namespace/store"
 )
 
-// maxChanges is how many changes of one edit are told by name; the rest merge into
-// "directory changed", and kernels learn of it when their timeouts end.
+// maxChanges is how many changes of one edit are told by name. The rest merge into "directory changed",
+// and kernels learn of them when their timeouts end.
 const maxChanges = 1024
 
-// Subscribe has f called for each change, under no lock of the tree's. f must not
-// block. It may still be called once more while cancel runs.
+// Subscribe calls f for each change, until cancel. The tree holds no lock meanwhile. f must not block,
+// and may still be called once more while cancel runs.
 func (t *Tree) Subscribe(f func(Change)) (cancel func()) { return t.news.Add(f) }
 
-// Forget says that a reader found a version gone. Its name is not believed until the origin was asked
-// again; that begins now.
+// Forget says that a reader found a version gone. Its name is not believed until the origin has been
+// asked again, which begins now.
 func (t *Tree) Forget(o *hearth.Object) {
 	t.stats.forgets.Add(1)
 	d, sort, ok := t.find(o)
@@ -48,8 +48,8 @@ func (t *Tree) Forget(o *hearth.Object) {
 	}
 }
 
-// Hold keeps what superseded node ids stood for while holds reports that their holder has them, until
-// end is called. holds must not block or call the Tree.
+// Hold keeps the records of superseded node ids for which holds returns true, until end is called. holds
+// must not block or call the Tree.
 func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
 	drop := t.holders.Add(holds)
 	return func() {
@@ -58,8 +58,8 @@ func (t *Tree) Hold(holds func(id uint64) bool) (end func()) {
 	}
 }
 
-// sweepHeld drops superseded ids that nobody holds, in the background. If that fails they stay until
-// the next sweep.
+// sweepHeld drops superseded ids without a holder, in the background. If that fails they stay until the
+// next sweep.
 func (t *Tree) sweepHeld() {
 	t.behind(func() { _ = t.sweepSuperseded(t.clock.Now() - grace.Milliseconds()) })
 }
@@ -108,27 +108,25 @@ func (t *Tree) find(o *hearth.Object) (*directory, string, bool) {
 	return d, sort, err == nil
 }
 
-// This part tells subscribers of changed names, and the node of events.
-
 // Change says that the meaning of a name has changed.
 type Change struct {
 	// Dir is the directory's node id.
 	Dir uint64
-	// Name is the name in the mount; "": the directory changed.
+	// Name is the name in the mount. "" means that the directory changed.
 	Name string
-	// Old is the node id that the name had; 0: none, or unknown.
+	// Old is the node id that the name had. 0 means none, or unknown.
 	Old uint64
 }
 
 // subscribers are told of changes. The zero value has none.
 type subscribers struct {
-	mu   sync.RWMutex // guards the rest; not held while they are told
+	mu   sync.RWMutex // guards the rest; not held while f runs
 	next int
 	all  map[int]func(Change)
 }
 
-// Add has f called for each change until cancel. f must not block. It may still be
-// called once more while cancel runs.
+// Add calls f for each change until cancel. f must not block. It may still be called once more while
+// cancel runs.
 func (s *subscribers) Add(f func(Change)) (cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +143,7 @@ func (s *subscribers) Add(f func(Change)) (cancel func()) {
 	}
 }
 
-// Tell calls every subscriber with each change. It says once that a directory changed.
+// Tell calls every subscriber with each change, but only once with "the directory changed".
 func (s *subscribers) Tell(changes []Change) {
 	if len(changes) == 0 {
 		return
@@ -167,25 +165,25 @@ func (s *subscribers) Tell(changes []Change) {
 	}
 }
 
-// Events are called by a Tree; each may be nil, none may block or call the Tree.
+// Events are the callbacks of a Tree. Each may be nil. None may block or call the Tree.
 type Events struct {
-	// Ill: the disk failed, names live in memory until they move.
+	// Ill says that the disk failed. Names live in memory until they move.
 	Ill func(cause error)
-	// Moved: names lie in another directory from now on.
+	// Moved says that names lie in another directory from now on.
 	Moved func(dir string)
-	// Rebuilt: all names were given up, or set aside because they were corrupt.
+	// Rebuilt says that all names were dropped, or set aside because they were corrupt.
 	Rebuilt func(cause error)
-	// Origin: a link's origin cannot be asked any more (nil: it can again).
+	// Origin says that a link's origin cannot be asked any more. A nil err means that it can again.
 	Origin func(link string, err error)
-	// Name: the origin fails a link's name, or denies it, and answers for others.
+	// Name says that the origin fails or denies one name of a link, and answers for others.
 	Name func(link string, err error)
-	// Differs: listings of a link's origin name other versions than HEADs, as a key showed, so that
-	// these come from HEADs from now on; "": they agree again.
+	// Differs says that a link's listings name other versions than HEADs, as one key showed. Versions
+	// come from HEADs from now on. "" means that the two agree again.
 	Differs func(link, says string)
-	// Refused: a key that cannot be shown, found by a listing.
+	// Refused tells a key, found by a listing, that cannot be shown.
 	Refused func(link, key string)
-	// Reserved: node ids up to this one may be in use; for safekeeping elsewhere.
+	// Reserved says that node ids up to this one may be in use. The caller keeps that elsewhere.
 	Reserved func(upTo uint64)
-	// Log is a line of the database.
+	// Log receives each line of the database's log.
 	Log func(text string)
 }

@@ -9,8 +9,8 @@
 //
 //  1. never an entry that is pinned;
 //
-//  2. first blocks of a Version that the namespace replaced, since nobody who opens the name today
-//     asks for them;
+//  2. first blocks of a Version that the namespace replaced, since an open of the name no longer
+//     leads to them;
 //
 //  3. then blocks that belong to another node of the ring: their owner has them too;
 //
@@ -192,6 +192,6 @@ func meanInterval(candidates []Candidate) float64 {
 	return sum / float64(n)
 }
 
-// Fits tells whether there is free space: used and need together stay within
+// Fits reports whether there is free space: used and need together stay within
 // limit (all in bytes).
 func Fits(used, need, limit int64) bool { return used+need <= limit }

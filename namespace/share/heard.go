@@ -7,7 +7,7 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// hear answers CallNews: what is said is taken up behind the answer.
+// hear answers CallNews. It handles the news in the background, after the answer.
 func (n *Names) hear(_ context.Context, body []byte) (*hearth.View, error) {
 	list, err := parseNews(body, time.Now())
 	if err != nil {
@@ -20,7 +20,7 @@ func (n *Names) hear(_ context.Context, body []byte) (*hearth.View, error) {
 	return nil, nil
 }
 
-// doubt has a directory asked for: at once where that was not done in the last second.
+// doubt queues news of a directory: it is asked for at once, unless it was in the last second.
 func (n *Names) doubt(x *news) {
 	g := n.gossip
 	g.mu.Lock()
@@ -40,8 +40,8 @@ func (n *Names) doubt(x *news) {
 	}
 }
 
-// askAll asks for what was heard of a directory, and for what comes meanwhile a second later,
-// until nothing does.
+// askAll asks for what was heard of a directory. News that arrives meanwhile is handled a second later,
+// until there is none.
 func (n *Names) askAll(dir [16]byte) {
 	g := n.gossip
 	for {
@@ -71,7 +71,7 @@ func (n *Names) askAll(dir [16]byte) {
 	}
 }
 
-// askFor has the tree ask for what is believed of what was heard.
+// askFor passes news to the tree, which asks again for what it believes.
 func (n *Names) askFor(x *news) {
 	n.stats.newsAsked.Add(1)
 	tree := *n.tree.Load()

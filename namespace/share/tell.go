@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// pageNames is what an asker may have to hold of a page: as many as of a bucket's.
+	// pageNames is how many names a page has at most: as many as a page of a bucket's listing.
 	pageNames = 1000
-	// pageBytes hold that many names of usual length, and a hundred of the longest. What
-	// waits to be sent to a slow asker is as little as this for each question.
+	// pageBytes is the size of a page in bytes at most. It holds pageNames names of usual length, or a
+	// hundred of the longest. It also bounds what waits to be sent to a slow asker, for each question.
 	pageBytes = 128 << 10
-	// memoryWait is how long an answer waits for memory: whoever gets none asks the bucket,
-	// which takes as long, and others give memory back meanwhile. It holds the few bytes of its
-	// question, no more.
+	// memoryWait is how long an answer waits for memory. An asker that gets no answer asks the bucket,
+	// which takes as long, and others free memory meanwhile. A waiting answer holds only its question.
 	memoryWait = time.Second
 )
 
@@ -44,8 +43,8 @@ func (n *Names) find(ctx context.Context, body []byte) (*hearth.View, error) {
 	})
 }
 
-// tell answers a question about a directory that is this node's own. While it does, nobody
-// of this node asks elsewhere for the directory.
+// tell answers a question about a directory that this node owns. Meanwhile this node asks no other node
+// for that directory.
 func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func(Tree, *question) ([]byte, error)) (*hearth.View, error) {
 	q, err := parseQuestion(body)
 	if err != nil {
@@ -82,7 +81,7 @@ func (n *Names) tell(ctx context.Context, body []byte, done counter, answer func
 // counter is an atomic.Int64.
 type counter interface{ Add(int64) int64 }
 
-// view is an answer in the node's memory.
+// view copies an answer into memory of the pool.
 func (n *Names) view(ctx context.Context, b []byte) (*hearth.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryWait)
 	defer cancel()
@@ -94,7 +93,7 @@ func (n *Names) view(ctx context.Context, b []byte) (*hearth.View, error) {
 	return v, nil
 }
 
-// page is an answer that is being written.
+// page is an answer to CallNames while it is written.
 type page struct {
 	b      []byte
 	prefix int // bytes of keys
@@ -102,7 +101,7 @@ type page struct {
 	full   bool
 }
 
-// add takes a name; false: there is no room for it.
+// add appends a name. It returns false when the page is full.
 func (p *page) add(o *hearth.Object) bool {
 	if p.b == nil {
 		p.b = make([]byte, toldSize, 4<<10)
@@ -116,7 +115,7 @@ func (p *page) add(o *hearth.Object) bool {
 	return true
 }
 
-// end is the answer.
+// end completes the page and returns it encoded.
 func (p *page) end(told hearth.Told) ([]byte, error) {
 	told.Last = told.Last && !p.full
 	if p.names == 0 && !told.Last {
