@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type edit struct {
 	changes  []Change
 	segments []string  // the segment of each change, one for each
 	asked    int64     // when the origin was asked, in Unix ms; 0 means unknown, or that another node answered
+	told     int64     // the same of what another node answered
 	first    bool      // the directory was never listed to its end
 	state    *dirState // the directory's state once this is committed; nil means unchanged
 	// superseded counts node ids that lost their names.
@@ -203,6 +205,23 @@ func (e *edit) drop(sort string) error {
 	return nil
 }
 
+// dropAsOf removes a sort name that was not there at that time. A directory stays if a name in it was found
+// later, as by a writer. No such name is overlooked: who finds one asks, under the lock of this edit,
+// whether its directory has a name (Tree.stands), and asks the origin if not. stays is when the name was
+// found, or 0.
+func (e *edit) dropAsOf(sort string, at int64) (stays int64, err error) {
+	if record.IsDir(sort) {
+		names := pageNames
+		if found := e.t.foundBelow(e.d.child(record.Segment(sort)), &names); found > at {
+			if e.told != 0 { // whoever said so, and those whom it told, are wrong
+				e.t.tellDoubt(e.d.place, record.Segment(sort), found)
+			}
+			return found, nil
+		}
+	}
+	return 0, e.drop(sort)
+}
+
 // doubt marks a file's name so that it is asked for again before it is believed.
 func (e *edit) doubt(sort string, was record.Entry) {
 	e.news(sort, &was, was.ID)
@@ -308,10 +327,7 @@ func (t *Tree) after(e *edit) {
 	if t.holders.Superseded(e.superseded) {
 		t.sweepHeld()
 	}
-	gone := e.asked
-	if gone == 0 { // another node said so
-		gone = t.clock.Now()
-	}
+	gone := cmp.Or(e.asked, e.told, t.clock.Now())
 	for _, id := range e.gone {
 		t.behind(func() { t.sweep(id, gone) })
 	}

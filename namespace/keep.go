@@ -13,7 +13,9 @@ func (q *inquiry) keep() error {
 		if q.copied && q.d.listedAt(t, q.segment+"/") > q.began {
 			return nil // the listing knows better
 		}
-		if !q.copied {
+		if q.copied {
+			e.told = q.began
+		} else {
 			e.asked = q.began
 		}
 		var err error
@@ -21,8 +23,10 @@ func (q *inquiry) keep() error {
 		case q.dir.found:
 			err = e.setDir(q.segment+"/", q.began)
 		case q.dir.known:
-			err = e.drop(q.segment + "/")
-			t.neg.Add(absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
+			var stays int64
+			if stays, err = e.dropAsOf(q.segment+"/", q.began); stays == 0 {
+				t.neg.Add(absence{Dir: q.d.hash, Sort: q.segment + "/"}, q.began)
+			}
 		}
 		if err != nil {
 			return err

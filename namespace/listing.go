@@ -364,7 +364,9 @@ func (l *listing) flush(last bool) error {
 	if err == nil && e.w.Generation() != l.age {
 		err = store.ErrRebuilt
 	}
-	if err == nil && !l.copied {
+	if err == nil && l.copied {
+		e.told = l.starts[0]
+	} else if err == nil {
 		e.asked = l.starts[0]
 	}
 	if err == nil {
@@ -438,7 +440,7 @@ func (l *listing) merge(e *edit, last bool) error {
 				err = l.set(e, &l.page[next])
 				next++
 			} else if x.Checked < l.starts[0] {
-				err = e.drop(sort)
+				_, err = e.dropAsOf(sort, l.starts[0])
 			} else {
 				err = nil // found after the page was asked for
 			}
@@ -512,7 +514,7 @@ func (l *listing) mergeUnordered(e *edit, last bool) error {
 			sort := string(l.rows.Key(i)[17:])
 			x, ok, err := e.get(sort)
 			if err == nil && ok && x.Checked < l.Began() {
-				err = e.drop(sort)
+				_, err = e.dropAsOf(sort, l.Began())
 			}
 			if err != nil {
 				return err

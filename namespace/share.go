@@ -303,10 +303,13 @@ func (t *Tree) foundBelow(p place, names *int) (at int64) {
 		return 0
 	}
 	*names -= rows.Len()
+	listed := sync.OnceValue(func() int64 { return t.wholeAt(p) })
 	for i := range rows.Len() {
 		e, err := record.ParseEntry(rows.Value(i))
 		switch {
 		case err != nil || e.Doubted:
+		case e.Checked == 0:
+			at = max(at, listed())
 		case e.Dir && *names > 0:
 			at = max(at, t.clock.Trusted(e.Checked), t.foundBelow(p.child(record.Segment(string(rows.Key(i)[17:]))), names))
 		default:
@@ -314,6 +317,23 @@ func (t *Tree) foundBelow(p place, names *int) (at int64) {
 		}
 	}
 	return at
+}
+
+// wholeAt is when the directory at a place was last listed to its end, in Unix ms, or 0.
+func (t *Tree) wholeAt(p place) int64 {
+	id, ok, err := t.idOf(p)
+	if !ok || err != nil {
+		return 0
+	}
+	d, err := t.dirs.get(t, id)
+	if err != nil {
+		return 0
+	}
+	defer d.release()
+	if !d.whole(t) {
+		return 0
+	}
+	return t.clock.Trusted(d.state.Load().listed)
 }
 
 // listBeside begins to list the directory. It returns nil when the directory was listed meanwhile.

@@ -12,20 +12,13 @@ import (
 // somebody who asked for it alone, as a writer does. It also stays when the directory itself was found
 // later.
 func (t *Tree) vanished(d *directory, asked int64) {
-	parent := strings.TrimSuffix(d.path, "/")
-	cut := strings.LastIndexByte(parent, '/') + 1
-	id, ok, err := t.idOf(place{link: d.link, path: parent[:cut]})
-	if !ok || err != nil {
-		return
-	}
-	in, err := t.dirs.get(t, id)
-	if err != nil {
+	in, sort, ok := t.above(d.place)
+	if !ok {
 		return
 	}
 	defer in.release()
 	_ = t.change(in, func(e *edit) error { // if this fails, the next listing does it
 		e.asked = asked
-		sort := parent[cut:] + "/"
 		was, ok, err := e.get(sort)
 		if err != nil || !ok || max(t.clock.Trusted(was.Checked), in.listedAt(t, sort)) > asked {
 			return err
@@ -35,6 +28,35 @@ func (t *Tree) vanished(d *directory, asked int64) {
 		}
 		return e.drop(sort)
 	})
+}
+
+// above is the directory, in use, that a place below a link's root lies in, and the place's sort name there.
+func (t *Tree) above(p place) (in *directory, sort string, ok bool) {
+	path := strings.TrimSuffix(p.path, "/")
+	cut := strings.LastIndexByte(path, '/') + 1
+	id, ok, err := t.idOf(place{link: p.link, path: path[:cut]})
+	if !ok || err != nil {
+		return nil, "", false
+	}
+	in, err = t.dirs.get(t, id)
+	return in, path[cut:] + "/", err == nil
+}
+
+// stands reports whether a directory has a name in the one above it. No edit of that one is under way
+// meanwhile.
+func (t *Tree) stands(p place) bool {
+	if p.path == "" {
+		return true
+	}
+	in, sort, ok := t.above(p)
+	if !ok {
+		return false
+	}
+	defer in.release()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	_, ok, err := in.entry(t, sort)
+	return ok && err == nil
 }
 
 // sweep removes what is known of the inside of a directory that went away at that time: nobody will
@@ -51,7 +73,7 @@ func (t *Tree) sweep(id uint64, gone int64) {
 	lower := record.NameKey(nil, record.KindEntry, d.hash, "")
 	for more := true; more && t.ctx.Err() == nil; {
 		err := t.change(d, func(e *edit) error {
-			more = false
+			more, e.told = false, gone
 			if d.running.Load() != nil {
 				return nil // it is asked for: perhaps it is back
 			}
@@ -62,7 +84,7 @@ func (t *Tree) sweep(id uint64, gone int64) {
 				if x, err := record.ParseEntry(rows.Value(i)); err == nil && t.clock.Trusted(x.Checked) > gone {
 					continue
 				}
-				if err := e.drop(string(rows.Key(i)[17:])); err != nil {
+				if _, err := e.dropAsOf(string(rows.Key(i)[17:]), gone); err != nil {
 					return err
 				}
 			}

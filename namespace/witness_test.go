@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace/record"
 )
 
 // Ways in which one question fails, or all do.
@@ -463,6 +465,109 @@ func (f fakeOwner) Find(ctx context.Context, dir hearth.Directory, segment strin
 }
 
 func (fakeOwner) Changed(hearth.Directory, []string, time.Duration) {}
+
+// fakeGone is an owner that says of directories that they are gone, while gone is set, and else nothing.
+type fakeGone struct {
+	fakeOwner
+	gone *atomic.Bool
+}
+
+func (f fakeGone) Find(context.Context, hearth.Directory, string, time.Duration) (hearth.Found, error) {
+	if f.gone.Load() {
+		return hearth.Found{}, nil
+	}
+	return hearth.Found{}, errDown
+}
+
+func TestANameThatIsWrittenWhileItsDirectoryGoes(t *testing.T) {
+	// A node hears from the owner that a directory is gone. Just when it has noted that, and before it
+	// forgets what it knew of the inside, a name is written there by itself: that name stays.
+	var gone atomic.Bool
+	w := open(t, func(o *Options) { o.Links[0].Origin = fakeGone{fakeOwner{o.Links[0].Origin.(*bucket)}, &gone} })
+	w.b.put("d/f", "A", 1)
+	w.resolve("/d/f")
+	w.clock.add(10 * time.Second)
+	w.b.remove("d/f")
+	var once sync.Once
+	w.tree.Subscribe(func(c Change) {
+		if c.Name == "d" && gone.Swap(false) {
+			once.Do(func() {
+				w.clock.add(time.Second)
+				w.b.put("d/f", "B", 2)
+				w.tree.Written(t.Context(), "/", "d/f")
+			})
+		}
+	})
+	gone.Store(true)
+	w.tree.Heard(t.Context(), hearth.Directory{ID: record.DirectoryHash("/", "\x00test", ""), Link: "/"}, "d", 0)
+	w.behind.wait()
+	before := w.b.requests()
+	if n := w.resolve("/d/f"); n.Object.ETag != "B" || w.b.requests() != before {
+		t.Errorf("%q after %d more requests", n.Object.ETag, w.b.requests()-before)
+	}
+}
+
+func TestADirectoryStaysForANameThatWasFoundLater(t *testing.T) {
+	// A directory's only name is removed, and written again while a listing of the directory above it, or
+	// another node's answer, says still that it is gone: it stays.
+	var hold func()
+	w := open(t, func(o *Options) { o.Links[0].Origin = fakeLate{o.Links[0].Origin.(*bucket), &hold} })
+	written := func() {
+		w.clock.add(time.Second)
+		w.b.put("d/e/f", "B", 2)
+		w.tree.Written(t.Context(), "/", "d/e/f")
+	}
+	for _, late := range []func(){
+		func() {
+			hold = sync.OnceFunc(written)
+			w.names("/d")
+		},
+		func() {
+			id, _, err := w.tree.idOf(place{link: w.tree.links.Load().named("/"), path: "d/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := w.tree.dirs.get(w.tree, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.release()
+			asked := w.tree.clock.Nano()
+			q := inquiry{t: w.tree, d: d, segment: "e", copied: true, asked: asked, began: asked / 1e6, file: finding{known: true}, dir: finding{known: true}}
+			written()
+			if err := q.keep(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		w.b.put("d/e/f", "A", 1)
+		w.b.put("d/g", "A", 1)
+		w.names("/d/e")
+		w.resolve("/d/e/f")
+		w.clock.add(time.Hour)
+		w.b.remove("d/e/f")
+		late()
+		w.behind.wait()
+		if n := w.resolve("/d/e/f"); n.Object.ETag != "B" {
+			t.Errorf("%q", n.Object.ETag)
+		}
+		w.clock.add(time.Hour)
+	}
+}
+
+// fakeLate is a bucket whose listings of d/ end late.
+type fakeLate struct {
+	*bucket
+	hold *func()
+}
+
+func (f fakeLate) List(ctx context.Context, q hearth.Listing, each func(hearth.Object) error) error {
+	err := f.bucket.List(ctx, q, each)
+	if hold := *f.hold; hold != nil && q.Prefix == "d/" && !q.Recursive {
+		hold()
+	}
+	return err
+}
 
 func TestAnOwnerThatFailsForOneName(t *testing.T) {
 	// Another node owns the directories, and answers for one name with the origin's denial. The origin is

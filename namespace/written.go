@@ -182,7 +182,7 @@ func (t *Tree) listBelow(ctx context.Context, l *link, prefix string, left *int)
 }
 
 // doubt asks again for a segment of a directory. known means that the directory's own name need not be
-// doubted: names were known in it before and after. heardOf is false when this node has never heard of
+// doubted: names were known in it before and after, and it has that name still. heardOf is false when this node has never heard of
 // the directory.
 func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known, heardOf bool) {
 	id, ok, err := t.idOf(p)
@@ -206,7 +206,7 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	if !sure {
 		t.doubtName(d, segment)
 	}
-	return before && t.holds(d), true
+	return before && t.holds(d) && t.stands(p), true
 }
 
 // leftToAnother reports whether nothing is known here of a segment, so that its owner would be asked.
