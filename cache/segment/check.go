@@ -49,7 +49,7 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 			}
 			due[n].mu.Unlock()
 		}
-		held := l.index.held(due[:n])
+		held := l.indexed(due[:n])
 		for _, s := range due[:n] {
 			err := l.checkSegment(ctx, r, s, held[s.slot])
 			if check.Unreadable(err) {
@@ -66,23 +66,17 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 	return nil
 }
 
-// held returns the records that the index has in some segments, by slot.
-func (x *index) held(segments []*segment) map[uint32][]note {
+// indexed returns the records that the index has in some segments, by slot.
+func (l *Log) indexed(segments []*segment) map[uint32][]note {
 	notes := make(map[uint32][]note, len(segments))
 	for _, s := range segments {
 		notes[s.slot] = nil
 	}
-	for i := range x.shards {
-		s := &x.shards[i]
-		s.mu.Lock()
-		for j := range s.slots {
-			e := &s.slots[j]
-			if _, want := notes[e.place().slot]; want && !e.free() {
-				notes[e.place().slot] = append(notes[e.place().slot], e.place().note(e.id()))
-			}
+	l.index.each(func(id hearth.ID, p place) {
+		if _, want := notes[p.slot]; want {
+			notes[p.slot] = append(notes[p.slot], p.note(id))
 		}
-		s.mu.Unlock()
-	}
+	})
 	return notes
 }
 
@@ -427,7 +421,7 @@ func (l *Log) held(s *segment, f *file) ([]note, error) {
 	unindexed := s.unindexed
 	s.mu.Unlock()
 	if !unindexed {
-		return l.index.held([]*segment{s})[s.slot], nil
+		return l.indexed([]*segment{s})[s.slot], nil
 	}
 	dead, err := l.deathsOf(s)
 	if err != nil {

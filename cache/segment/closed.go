@@ -344,7 +344,7 @@ func (c *closed) gaps(s *segment, f *file, notes []note, footer bool) error {
 func (c *closed) record(s *segment, f *file, n note) error {
 	how := plan(n, span{0, int64(n.length)})
 	buf := aligned(int(how.head.n))
-	err := how.fill(f, buf)
+	err := how.fill(f.ReadAt, buf)
 	if err == nil {
 		err = how.verify(buf, s.salt)
 	}

@@ -244,7 +244,7 @@ func FuzzFiles(f *testing.F) {
 			}
 			r := plan(n, span{0, int64(n.length)})
 			b := make([]byte, r.head.n)
-			if r.fill(file, b) != nil || r.verify(b, found.salt) != nil {
+			if r.fill(file.ReadAt, b) != nil || r.verify(b, found.salt) != nil {
 				continue
 			}
 			if i := lengths[n.id]; i > 0 && !bytes.Equal(b[r.at:r.at+int64(n.length)], storedEntry(i, int(n.length)).Data) {

@@ -36,7 +36,7 @@ func Holds(id hearth.ID) bool { return id.Index >= 0 && uint64(id.Index) < maxIn
 
 // EvictObject evicts all blocks of a version; the object has that many.
 func (l *Log) EvictObject(version [16]byte, blocks int64) {
-	if blocks > max(l.index.count.Load(), stepAt) { // most of a huge object is not here
+	if blocks > max(l.index.len(), stepAt) { // most of a huge object is not here
 		for _, id := range l.index.of(version, l.step) {
 			l.Evict(id)
 		}
@@ -60,10 +60,10 @@ func (l *Log) Sample(r uint64, n int, each func(Candidate)) {
 		r += 0x9e3779b97f4a7c15 // SplitMix64
 		x := (r ^ r>>30) * 0xbf58476d1ce4e5b9
 		x = (x ^ x>>27) * 0x94d049bb133111eb
-		e, ok := l.index.sample(x ^ x>>31)
+		id, p, state, ok := l.index.sample(x ^ x>>31)
 		if !ok {
 			return
 		}
-		each(Candidate{ID: e.id(), Size: recordSize(int(e.length())), State: e.state()})
+		each(Candidate{ID: id, Size: recordSize(int(p.length)), State: state})
 	}
 }

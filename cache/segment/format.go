@@ -30,6 +30,7 @@ const (
 	trailerMagic = "hearthix"
 	deathsMagic  = "hearthxx"
 	recordMagic  = "hblk"
+	recordFormat = 1
 )
 
 // seal is the header page's or the trailer's content. On disk, little endian:
@@ -127,7 +128,7 @@ func (n note) valid(end int64) bool {
 // be nil; then they are computed.
 func putHeader(dst []byte, n note, salt uint64, data []byte, sums []uint64) {
 	copy(dst, recordMagic)
-	binary.LittleEndian.PutUint32(dst[4:], Format)
+	binary.LittleEndian.PutUint32(dst[4:], recordFormat)
 	copy(dst[8:24], n.id.Version[:])
 	binary.LittleEndian.PutUint64(dst[24:], uint64(n.id.Index))
 	binary.LittleEndian.PutUint32(dst[32:], n.length)
@@ -157,7 +158,7 @@ func parseHeader(b []byte, salt uint64, offset int64) (n note, ok bool) {
 		length: binary.LittleEndian.Uint32(b[32:]),
 		unit:   binary.LittleEndian.Uint32(b[36:]),
 	}
-	if format := binary.LittleEndian.Uint32(b[4:]); format == 0 || format > Format {
+	if format := binary.LittleEndian.Uint32(b[4:]); format == 0 || format > recordFormat {
 		return note{}, false
 	}
 	if n.length == 0 || n.length > hearth.BlockSize || n.offset() != offset {

@@ -52,7 +52,6 @@ func (e *entry) place() place {
 // addressing and linear probing.
 type index struct {
 	pool   *hearth.Pool
-	fresh  uint32       // the State of blocks found on disk
 	bytes  atomic.Int64 // reserved in pool
 	count  atomic.Int64
 	shards [256]shard
@@ -65,6 +64,9 @@ type shard struct {
 	pending int      // entries with reserved room that are not put yet
 	_       [16]byte // keeps each shard off the others' cache lines
 }
+
+// newIndex returns an empty index, whose memory is claimed in a Pool.
+func newIndex(pool *hearth.Pool) *index { return &index{pool: pool} }
 
 func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>56] }
 
@@ -111,6 +113,37 @@ func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
 		e.setState(touch(e.state()))
 	}
 	return e.place(), true
+}
+
+// len is the number of blocks.
+func (x *index) len() int64 { return x.count.Load() }
+
+// memory is what the tables take in the Pool, in bytes.
+func (x *index) memory() int64 { return x.bytes.Load() }
+
+// cost estimates the memory in bytes that so many more blocks would take. Eviction leaves the tables'
+// memory as it is, and they do not fill up evenly.
+func (x *index) cost(blocks int64) int64 {
+	free := (x.bytes.Load()/entrySize*9/10 - x.count.Load()) * 3 / 4
+	if blocks <= free {
+		return 0
+	}
+	// An entry takes up to 40 bytes; a growing table is there twice for a moment.
+	return (blocks-free)*entrySize*10/8 + x.bytes.Load()/int64(len(x.shards))*5/4
+}
+
+// each calls f for all blocks, under the lock of a table.
+func (x *index) each(f func(id hearth.ID, p place)) {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		for j := range s.slots {
+			if e := &s.slots[j]; !e.free() {
+				f(e.id(), e.place())
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 // of returns the blocks of a version. step is called between two tables.
@@ -298,7 +331,7 @@ func (s *shard) closeGapLocked(gap int) {
 
 // sample returns an entry chosen by r: the first one at or behind a random position. Entries behind
 // gaps are chosen more often, which does no harm to eviction.
-func (x *index) sample(r uint64) (entry, bool) {
+func (x *index) sample(r uint64) (id hearth.ID, p place, state uint32, ok bool) {
 	for try := range len(x.shards) {
 		s := &x.shards[(int(r>>56)+try)%len(x.shards)]
 		s.mu.Lock()
@@ -309,11 +342,11 @@ func (x *index) sample(r uint64) (entry, bool) {
 			}
 			e := s.slots[i]
 			s.mu.Unlock()
-			return e, true
+			return e.id(), e.place(), e.state(), true
 		}
 		s.mu.Unlock()
 	}
-	return entry{}, false
+	return id, p, 0, false
 }
 
 // drop releases all memory.

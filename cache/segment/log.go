@@ -58,6 +58,7 @@ type Log struct {
 	pool      *hearth.Pool
 	alloc     func(ctx context.Context, n int) (*hearth.View, error)
 	index     *index
+	fresh     uint32 // the State of blocks found on disk
 	deaths    *deaths
 	touch     func(uint32) uint32
 	stepped   func() // nil means that nobody watches
@@ -126,7 +127,7 @@ func Open(o Options) (*Log, error) {
 	if size == 0 {
 		size = segmentSize(o.Budget)
 	}
-	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: &index{pool: o.Pool, fresh: o.Fresh}, deaths: &deaths{dir: dir},
+	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: newIndex(o.Pool), fresh: o.Fresh, deaths: &deaths{dir: dir},
 		touch: o.Touch, stepped: o.Step, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
 	if l.alloc == nil {
 		l.alloc = o.Pool.Alloc
@@ -235,7 +236,7 @@ func (l *Log) Used() int64 {
 func (l *Log) Stats() Stats {
 	c := &l.counters
 	unindexed, bytes := c.unindexed.Load(), c.unindexedBytes.Load() // first, since Recall counts there last
-	s := Stats{Blocks: l.index.count.Load(), Used: l.Used(), Memory: l.index.bytes.Load() + l.pageBytes.Load(),
+	s := Stats{Blocks: l.index.len(), Used: l.Used(), Memory: l.index.memory() + l.pageBytes.Load(),
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
 		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
 		Corrupt: c.corrupt.Load(), Evicted: c.evicted.Load(), Compacted: c.compacted.Load(),

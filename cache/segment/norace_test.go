@@ -99,7 +99,7 @@ func TestModel(t *testing.T) {
 				l = reopen()
 			},
 			"": func(t *rapid.T) {
-				if n := l.index.count.Load(); n != int64(len(model)) {
+				if n := l.index.len(); n != int64(len(model)) {
 					t.Fatalf("%d blocks, the model has %d", n, len(model))
 				}
 			},
@@ -264,7 +264,7 @@ func TestOpenReadsFootersOnly(t *testing.T) {
 func TestIndexIsAMap(t *testing.T) {
 	// Random puts, moves and removals keep the tables equal to a map, at 32 to 41 bytes an entry.
 	pool := hearth.NewPool(64 << 20)
-	x := &index{pool: pool}
+	x := newIndex(pool)
 	model := map[hearth.ID]place{}
 	r := rand.New(rand.NewPCG(13, 14))
 	never := func(place) bool { return false }

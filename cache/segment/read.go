@@ -91,7 +91,7 @@ func (l *Log) read(r *ranges, slot uint32, v *hearth.View) (*hearth.View, error)
 	s := slots[slot]
 	f, err := s.acquire()
 	if err == nil {
-		err = r.fill(f, v.Bytes())
+		err = r.fill(f.ReadAt, v.Bytes())
 		s.release()
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, fs.ErrNotExist) {
@@ -141,11 +141,12 @@ func plan(n note, want span) ranges {
 	return r
 }
 
-func (r *ranges) fill(f *file, b []byte) error {
-	if err := f.ReadAt(b[:r.head.n], r.head.off); err != nil || r.body.n == 0 {
+// fill reads the pages into b, by a function that fills a buffer from an offset of the segment.
+func (r *ranges) fill(readAt func(p []byte, off int64) error, b []byte) error {
+	if err := readAt(b[:r.head.n], r.head.off); err != nil || r.body.n == 0 {
 		return err
 	}
-	return f.ReadAt(b[r.head.n:], r.body.off)
+	return readAt(b[r.head.n:], r.body.off)
 }
 
 func (r *ranges) verify(b []byte, salt uint64) error {

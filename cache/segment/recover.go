@@ -218,7 +218,7 @@ func (l *Log) enter(s *segment, notes []note) error {
 	var err error
 	for _, n := range notes {
 		p := place{slot: s.slot, unit: n.unit, length: n.length}
-		lost, lose := l.index.put(n.id, p, l.index.fresh, func(old place) bool { return l.older(old, s, p) })
+		lost, lose := l.index.put(n.id, p, l.fresh, func(old place) bool { return l.older(old, s, p) })
 		if lose {
 			err = errors.Join(err, l.dropOlder(n.id, lost))
 		}
@@ -301,7 +301,7 @@ func (l *Log) whole(id hearth.ID, p place) bool {
 	defer s.release()
 	r := plan(p.note(id), span{0, int64(p.length)})
 	buf := aligned(int(r.head.n))
-	return r.fill(f, buf) == nil && r.verify(buf, s.salt) == nil
+	return r.fill(f.ReadAt, buf) == nil && r.verify(buf, s.salt) == nil
 }
 
 // trailer reads a segment's trailer. Format 0 means that there is none that fits the file.

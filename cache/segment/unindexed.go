@@ -141,14 +141,7 @@ func (l *Log) affords(s *segment) bool {
 	s.mu.Lock()
 	records, pages := int64(s.records), s.allocated/pageSize
 	s.mu.Unlock()
-	// Eviction leaves the tables' memory as it is, and they do not fill up evenly.
-	x := l.index
-	free := (x.bytes.Load()/entrySize*9/10 - x.count.Load()) * 3 / 4
-	// An entry takes up to 40 bytes; a growing table is there twice for a moment.
-	n := max(0, records-free)*entrySize*10/8 + pages
-	if records > free {
-		n += x.bytes.Load() / int64(len(x.shards)) * 5 / 4
-	}
+	n := l.index.cost(records) + pages
 	if !l.pool.Claim(n) {
 		return false
 	}
