@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
@@ -46,13 +47,13 @@ type writer struct {
 
 // placed is a record in stage. from is set if Compact moves the record.
 type placed struct {
-	note  note
+	note  record.Note
 	state uint32
-	from  *place
+	from  *record.Place
 }
 
 func (w *writer) init(pool *hearth.Pool, limit int64) error {
-	w.limit = min(roundUp(limit, pageSize), maxUnits*unitSize)
+	w.limit = min(record.RoundUp(limit, record.PageSize), record.MaxUnits*record.UnitSize)
 	if w.limit < 2*stageSize {
 		return fmt.Errorf("segment size %d: at least %d", limit, 2*stageSize)
 	}
@@ -84,7 +85,7 @@ func (l *Log) Append(batch []Entry) error {
 	// Blocks with pages of their own go first: short ones then share theirs densely.
 	for _, short := range []bool{false, true} {
 		for i := range batch {
-			if packed(len(batch[i].Data)) != short {
+			if record.Packed(len(batch[i].Data)) != short {
 				continue
 			}
 			err := l.placeLocked(&batch[i], nil)
@@ -105,7 +106,7 @@ func (l *Log) Append(batch []Entry) error {
 }
 
 // placeLocked puts a block's record into stage, after it has written out what is in the way.
-func (l *Log) placeLocked(e *Entry, from *place) error {
+func (l *Log) placeLocked(e *Entry, from *record.Place) error {
 	w := &l.writer
 	if n := len(e.Data); n == 0 || n > hearth.BlockSize || !Holds(e.ID) ||
 		e.Sums != nil && len(e.Sums) != piece.Count(n) {
@@ -117,18 +118,18 @@ func (l *Log) placeLocked(e *Entry, from *place) error {
 	if err := l.makeRoomLocked(len(e.Data)); err != nil {
 		return err
 	}
-	n := note{id: e.ID, unit: uint32((w.tail + int64(w.filled)) / unitSize), length: uint32(len(e.Data))}
-	if packed(len(e.Data)) && !w.segment.reservePages(n.end()) {
+	n := record.Note{ID: e.ID, Unit: uint32((w.tail + int64(w.filled)) / record.UnitSize), Length: uint32(len(e.Data))}
+	if record.Packed(len(e.Data)) && !w.segment.reservePages(n.End()) {
 		return fmt.Errorf("append block %s: %w", e.ID, ErrDeclined)
 	}
-	if from == nil && !l.index.room(e.ID) {
+	if from == nil && !l.index.Room(e.ID) {
 		return fmt.Errorf("append block %s: %w", e.ID, ErrDeclined)
 	}
-	header, size := headerSize(len(e.Data)), int(recordSize(len(e.Data)))
-	record := w.stage[w.filled : w.filled+size]
-	putHeader(record, n, w.segment.salt, e.Data, e.Sums)
-	copy(record[header:], e.Data)
-	clear(record[header+len(e.Data):])
+	header, size := record.HeaderSize(len(e.Data)), int(record.Size(len(e.Data)))
+	room := w.stage[w.filled : w.filled+size]
+	record.PutHeader(room, n, w.segment.salt, e.Data, e.Sums)
+	copy(room[header:], e.Data)
+	clear(room[header+len(e.Data):])
 	w.filled += size
 	w.placed = append(w.placed, placed{n, e.State, from})
 	return nil
@@ -138,8 +139,8 @@ func (l *Log) placeLocked(e *Entry, from *place) error {
 // bytes, with its alignment.
 func (l *Log) makeRoomLocked(length int) error {
 	w := &l.writer
-	size := recordSize(length)
-	if !packed(length) {
+	size := record.Size(length)
+	if !record.Packed(length) {
 		w.pad()
 	}
 	if int64(w.filled)+size > stageSize {
@@ -147,7 +148,7 @@ func (l *Log) makeRoomLocked(length int) error {
 			return err
 		}
 	}
-	full := w.tail+int64(w.filled)+size > w.limit || len(w.footer)/noteSize+len(w.placed) >= w.most
+	full := w.tail+int64(w.filled)+size > w.limit || len(w.footer)/record.NoteSize+len(w.placed) >= w.most
 	if w.segment != nil && full {
 		if err := l.flushLocked(); err != nil {
 			return err
@@ -164,7 +165,7 @@ func (l *Log) makeRoomLocked(length int) error {
 
 // pad fills stage up to a page.
 func (w *writer) pad() {
-	end := int(roundUp(int64(w.filled), pageSize))
+	end := int(record.RoundUp(int64(w.filled), record.PageSize))
 	clear(w.stage[w.filled:end])
 	w.filled = end
 }
@@ -194,9 +195,9 @@ func (l *Log) beginLocked() error {
 	l.takeSlot(s)
 	w.segment, w.file, w.tail = s, f, 0
 	w.footer = w.footer[:0]
-	clear(w.stage[:pageSize])
+	clear(w.stage[:record.PageSize])
 	putSeal(w.stage, segmentMagic, seal{format: Format, number: number, salt: s.salt})
-	w.filled = pageSize
+	w.filled = record.PageSize
 	return nil
 }
 
@@ -221,7 +222,7 @@ func (l *Log) flushLocked() error {
 	if err != nil {
 		for _, p := range w.placed {
 			if p.from == nil {
-				l.index.cancel(p.note.id)
+				l.index.Cancel(p.note.ID)
 			}
 		}
 		w.placed = w.placed[:0]
@@ -237,8 +238,8 @@ func (l *Log) flushLocked() error {
 	w.tail += int64(w.filled)
 	w.filled = 0
 	for _, p := range w.placed {
-		w.segment.add(int(p.note.length), p.note.offset())
-		w.footer = appendNote(w.footer, p.note)
+		w.segment.add(int(p.note.Length), p.note.Offset())
+		w.footer = record.AppendNote(w.footer, p.note)
 	}
 	for _, p := range w.placed {
 		err = errors.Join(err, l.publish(p, w.segment))
@@ -250,20 +251,20 @@ func (l *Log) flushLocked() error {
 // publish enters a written record into the index. From here on it is found, and
 // may be evicted at once.
 func (l *Log) publish(p placed, s *segment) error {
-	at := place{slot: s.slot, unit: p.note.unit, length: p.note.length}
+	at := record.Place{Slot: s.slot, Unit: p.note.Unit, Length: p.note.Length}
 	lost, lose := at, false
 	if p.from == nil {
 		l.counters.appended.Add(1)
-		l.counters.appendedBytes.Add(int64(p.note.length))
-		lost, lose = l.index.put(p.note.id, at, p.state, func(place) bool { return false })
-	} else if lose = true; l.index.move(p.note.id, *p.from, at) {
-		l.counters.rewritten.Add(recordSize(int(p.note.length)))
+		l.counters.appendedBytes.Add(int64(p.note.Length))
+		lost, lose = l.index.Put(p.note.ID, at, p.state, func(record.Place) bool { return false })
+	} else if lose = true; l.index.Move(p.note.ID, *p.from, at) {
+		l.counters.rewritten.Add(record.Size(int(p.note.Length)))
 		lost = *p.from
 	}
 	if !lose {
 		return nil
 	}
-	_, err := l.drop(p.note.id, lost)
+	_, err := l.drop(p.note.ID, lost)
 	return err
 }
 
@@ -309,7 +310,7 @@ func (l *Log) sealLocked() error {
 
 // writeFooter writes a footer with these entries at end, the last part of the file.
 func (l *Log) writeFooter(s *segment, f *file, entries []byte, end int64) error {
-	count := len(entries) / noteSize
+	count := len(entries) / record.NoteSize
 	size := int(footerSize(count))
 	if cap(entries) < size {
 		entries = append(aligned(size)[:0], entries...)

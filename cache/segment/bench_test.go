@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hearthfs/hearth"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // cpu returns the CPU time of the process until now, in microseconds.
@@ -100,7 +102,7 @@ func BenchmarkRaw100KiB(b *testing.B) {
 		appendAll(b, l, Entry{ID: blockID(i), Data: blockData(i, 100<<10)})
 	}
 	slots := *l.slots.Load()
-	const n = 26 * pageSize
+	const n = 26 * record.PageSize
 	b.SetBytes(100 << 10)
 	b.ResetTimer()
 	before := cpu()
@@ -110,7 +112,7 @@ func BenchmarkRaw100KiB(b *testing.B) {
 			s := slots[r.IntN(len(slots)-1)]
 			f, err := s.acquire()
 			if err == nil {
-				err = f.ReadAt(buf, pageSize+int64(r.IntN(150))*n)
+				err = f.ReadAt(buf, record.PageSize+int64(r.IntN(150))*n)
 				s.release()
 			}
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 const (
@@ -67,20 +68,20 @@ func (l *Log) Check(ctx context.Context, r *check.Run, from uint32, passed func(
 }
 
 // indexed returns the records that the index has in some segments, by slot.
-func (l *Log) indexed(segments []*segment) map[uint32][]note {
-	notes := make(map[uint32][]note, len(segments))
+func (l *Log) indexed(segments []*segment) map[uint32][]record.Note {
+	notes := make(map[uint32][]record.Note, len(segments))
 	for _, s := range segments {
 		notes[s.slot] = nil
 	}
-	l.index.each(func(id hearth.ID, p place) {
-		if _, want := notes[p.slot]; want {
-			notes[p.slot] = append(notes[p.slot], p.note(id))
+	l.index.Each(func(id hearth.ID, p record.Place) {
+		if _, want := notes[p.Slot]; want {
+			notes[p.Slot] = append(notes[p.Slot], p.Note(id))
 		}
 	})
 	return notes
 }
 
-func (l *Log) checkSegment(ctx context.Context, r *check.Run, s *segment, notes []note) error {
+func (l *Log) checkSegment(ctx context.Context, r *check.Run, s *segment, notes []record.Note) error {
 	r.Files.Add(1)
 	for run := range runsOf(notes) {
 		bad, err := l.checkRun(ctx, r, s, run)
@@ -97,13 +98,13 @@ func (l *Log) checkSegment(ctx context.Context, r *check.Run, s *segment, notes 
 }
 
 // runsOf cuts records into runs that one read brings.
-func runsOf(notes []note) func(yield func([]note) bool) {
-	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
-	return func(yield func([]note) bool) {
+func runsOf(notes []record.Note) func(yield func([]record.Note) bool) {
+	slices.SortFunc(notes, func(a, b record.Note) int { return cmp.Compare(a.Unit, b.Unit) })
+	return func(yield func([]record.Note) bool) {
 		for len(notes) > 0 {
-			start, n := notes[0].offset()&^(pageSize-1), 1
-			for n < len(notes) && notes[n].offset()-notes[n-1].end() <= runGap &&
-				roundUp(notes[n].end(), pageSize)-start <= runMost {
+			start, n := notes[0].Offset()&^(record.PageSize-1), 1
+			for n < len(notes) && notes[n].Offset()-notes[n-1].End() <= runGap &&
+				record.RoundUp(notes[n].End(), record.PageSize)-start <= runMost {
 				n++
 			}
 			if !yield(notes[:n]) {
@@ -116,9 +117,9 @@ func runsOf(notes []note) func(yield func([]note) bool) {
 
 // checkRun reads neighbours at once and returns those that do not verify, or all of them if the
 // read fails.
-func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note) (bad []note, err error) {
-	off := run[0].offset() &^ (pageSize - 1)
-	size := roundUp(run[len(run)-1].end(), pageSize) - off
+func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []record.Note) (bad []record.Note, err error) {
+	off := run[0].Offset() &^ (record.PageSize - 1)
+	size := record.RoundUp(run[len(run)-1].End(), record.PageSize) - off
 	if err := r.Read(ctx, size); err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note
 	if err != nil {
 		return nil, err
 	}
-	var wrong []note
+	var wrong []record.Note
 	err = r.Do(func() {
 		defer v.Release()
 		f, err := s.acquire()
@@ -135,7 +136,7 @@ func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note
 			err = f.ReadAt(v.Bytes(), off)
 		}
 		for _, n := range run {
-			if err != nil || verifyAll(n, s.salt, v.Bytes()[n.offset()-off:]) != nil {
+			if err != nil || record.VerifyAt(v.Bytes()[n.Offset()-off:], n, s.salt) != nil {
 				wrong = append(wrong, n)
 			}
 		}
@@ -148,22 +149,14 @@ func (l *Log) checkRun(ctx context.Context, r *check.Run, s *segment, run []note
 	return wrong, nil
 }
 
-// verifyAll verifies a record that begins at b[0].
-func verifyAll(n note, salt uint64, b []byte) error {
-	p := plan(n, span{0, int64(n.length)})
-	p.header, p.at = 0, int64(headerSize(int(n.length)))
-	p.head.n = n.end() - n.offset()
-	return p.verify(b, salt)
-}
-
 // confirm reads a record by itself as Get does, as long as it is where the index says.
-func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) error {
-	p := place{slot: s.slot, unit: n.unit, length: n.length}
-	how := plan(n, span{0, int64(n.length)})
-	if at, ok := l.index.get(n.id, nil); !ok || at != p {
+func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n record.Note) error {
+	p := record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}
+	how := record.ReadAll(n)
+	if at, ok := l.index.Get(n.ID, nil); !ok || at != p {
 		return nil // evicted or moved meanwhile
 	}
-	v, err := l.alloc(ctx, int(how.head.n))
+	v, err := l.alloc(ctx, how.Len())
 	if err != nil {
 		return err
 	}
@@ -181,29 +174,29 @@ func (l *Log) confirm(ctx context.Context, r *check.Run, s *segment, n note) err
 	return failed
 }
 
-func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*check.Finding, error) {
-	p := place{slot: s.slot, unit: n.unit, length: n.length}
-	how := plan(n, span{0, int64(n.length)})
+func (l *Log) readAgain(r *check.Run, s *segment, n record.Note, v *hearth.View) (*check.Finding, error) {
+	p := record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}
+	how := record.ReadAll(n)
 	err := l.stands(r, s, &how)
 	if err == nil {
 		var part *hearth.View
-		if part, err = l.read(&how, p.slot, v); err == nil {
+		if part, err = l.read(&how, p.Slot, v); err == nil {
 			part.Release()
 			return nil, nil
 		}
 	}
-	if at, ok := l.index.get(n.id, nil); !ok || at != p {
+	if at, ok := l.index.Get(n.ID, nil); !ok || at != p {
 		return nil, nil
 	}
-	if !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO) {
+	if !errors.Is(err, record.ErrMismatch) && !errors.Is(err, unix.EIO) {
 		return nil, err // closed, or no file descriptor: not the block's fault
 	}
 	f := found(l, s, n, err)
 	if !r.Repair {
 		return &f, nil
 	}
-	if _, ok := l.index.remove(n.id, &p); ok {
-		_, err := l.drop(n.id, p)
+	if _, ok := l.index.Remove(n.ID, &p); ok {
+		_, err := l.drop(n.ID, p)
 		f.Repaired = err == nil
 		l.counters.corrupt.Add(1)
 		l.settler.fail(err)
@@ -211,24 +204,24 @@ func (l *Log) readAgain(r *check.Run, s *segment, n note, v *hearth.View) (*chec
 	return &f, nil
 }
 
-func found(l *Log, s *segment, n note, bad error) check.Finding {
+func found(l *Log, s *segment, n record.Note, bad error) check.Finding {
 	switch {
 	case errors.Is(bad, errRemoved):
 		bad = errors.New("its segment was removed: what is held of it is gone at the next start")
-	case errors.Is(bad, errEvicted):
+	case errors.Is(bad, record.ErrEvicted):
 		bad = errors.New("its bytes are zero: it was evicted and there was no time or room to note it, or the device lost it")
-	case errors.Is(bad, errMismatch):
+	case errors.Is(bad, record.ErrMismatch):
 		bad = errors.New("its bytes are not what was written")
 	}
-	return check.InBlock(l.dir.Full(s.name()), n.offset(), n.id.Version, n.id.Index, bad)
+	return check.InBlock(l.dir.Full(s.name()), n.Offset(), n.ID.Version, n.ID.Index, bad)
 }
 
 // errRemoved means that a segment has no name any more, though this process did not remove it.
-var errRemoved = fmt.Errorf("removed: %w", errMismatch)
+var errRemoved = fmt.Errorf("removed: %w", record.ErrMismatch)
 
 // stands makes sure that a record is read from the device, and that the next start will find its
 // file.
-func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
+func (l *Log) stands(r *check.Run, s *segment, how *record.Plan) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(l.dir.Full(s.name()), &st); errors.Is(err, unix.ENOENT) {
 		return errRemoved
@@ -238,7 +231,7 @@ func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
 		return nil // the read that follows reports why
 	}
 	defer s.release()
-	if f.Forget(how.head.off, how.head.n) {
+	if f.Forget(how.Head.Off, how.Head.N) {
 		r.Buffered.Add(1)
 	}
 	return nil
@@ -248,22 +241,22 @@ func (l *Log) stands(r *check.Run, s *segment, how *ranges) error {
 // the block is there, or was and is damaged, which is reported.
 func (l *Log) CheckBlock(ctx context.Context, r *check.Run, id hearth.ID) (held bool, err error) {
 	for range 3 { // each lost round takes a compaction of this very block
-		p, ok := l.index.get(id, nil)
+		p, ok := l.index.Get(id, nil)
 		slots := *l.slots.Load()
-		if !ok || int(p.slot) >= len(slots) || slots[p.slot] == nil {
+		if !ok || int(p.Slot) >= len(slots) || slots[p.Slot] == nil {
 			return false, nil
 		}
-		n, told := p.note(id), r.Bad.Load()
-		if err := r.Read(ctx, n.end()-n.offset()); err != nil {
+		n, told := p.Note(id), r.Bad.Load()
+		if err := r.Read(ctx, n.End()-n.Offset()); err != nil {
 			return true, err
 		}
-		if err := l.confirm(ctx, r, slots[p.slot], n); err != nil {
+		if err := l.confirm(ctx, r, slots[p.Slot], n); err != nil {
 			return true, err
 		}
-		at, ok := l.index.get(id, nil)
+		at, ok := l.index.Get(id, nil)
 		if r.Bad.Load() > told || ok && at == p {
 			r.Blocks.Add(1)
-			r.Bytes.Add(n.end() - n.offset())
+			r.Bytes.Add(n.End() - n.Offset())
 			return true, nil
 		}
 	}
@@ -292,13 +285,13 @@ type seals struct{ header, footer string }
 
 // readSeals checks a segment's header page and, if closed, its footer.
 func (l *Log) readSeals(s *segment, f *file, closed bool) (wrong seals, err error) {
-	page := aligned(pageSize)
+	page := aligned(record.PageSize)
 	if err := f.ReadAt(page, 0); err != nil {
 		return wrong, err
 	}
 	h, ok := parseSeal(page, segmentMagic)
 	switch {
-	case !ok, h.number != s.number, h.format <= Format && !zero(page[sealSize:]):
+	case !ok, h.number != s.number, h.format <= Format && !check.Zero(page[sealSize:]):
 		wrong.header = "its header page is not what was written"
 	case s.salt != 0 && h.salt != s.salt:
 		wrong.header = "its header page is another segment's"
@@ -326,7 +319,7 @@ func (l *Log) checkSeals(ctx context.Context, r *check.Run, s *segment) error {
 	if !closed {
 		return nil
 	}
-	if err := r.Read(ctx, 2*pageSize); err != nil {
+	if err := r.Read(ctx, 2*record.PageSize); err != nil {
 		return err
 	}
 	var wrong seals
@@ -399,13 +392,13 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 			if err != nil {
 				return err
 			}
-			slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+			slices.SortFunc(notes, func(a, b record.Note) int { return cmp.Compare(a.Unit, b.Unit) })
 			if err := l.reseal(s, file, notes); err != nil {
 				return err
 			}
 			again, err := l.readSeals(s, file, true)
 			if err == nil && again.footer != "" {
-				err = fmt.Errorf("write footer of %s: %w", name, errMismatch)
+				err = fmt.Errorf("write footer of %s: %w", name, record.ErrMismatch)
 			}
 			return err
 		}) == nil
@@ -416,7 +409,7 @@ func (l *Log) badSeals(s *segment, repair bool) (bad []check.Finding, err error)
 
 // held returns the live records of a segment, from the index or, for an unindexed one, from its
 // file. The caller has the turn.
-func (l *Log) held(s *segment, f *file) ([]note, error) {
+func (l *Log) held(s *segment, f *file) ([]record.Note, error) {
 	s.mu.Lock()
 	unindexed := s.unindexed
 	s.mu.Unlock()
@@ -441,7 +434,7 @@ func (l *Log) repairSeal(s *segment, write func(*segment, *file) error) error {
 }
 
 func (l *Log) rewriteHeader(s *segment, f *file) error {
-	page := aligned(pageSize)
+	page := aligned(record.PageSize)
 	putSeal(page, segmentMagic, seal{format: Format, number: s.number, salt: s.salt})
 	return f.WriteAt(page, 0)
 }

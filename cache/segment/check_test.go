@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -49,9 +50,9 @@ func TestCheckFindsEveryChangedBlock(t *testing.T) {
 	}
 	bad := map[hearth.ID]bool{}
 	for i := 3; i < blocks; i += 10 {
-		p, _ := l.index.get(checkID(i), nil)
-		s := (*l.slots.Load())[p.slot]
-		hearthtest.FlipByte(t, filepath.Join(dir, s.name()), p.note(checkID(i)).offset()+int64(headerSize(int(p.length)))+int64(i), 4)
+		p, _ := l.index.Get(checkID(i), nil)
+		s := (*l.slots.Load())[p.Slot]
+		hearthtest.FlipByte(t, filepath.Join(dir, s.name()), p.Note(checkID(i)).Offset()+int64(record.HeaderSize(int(p.Length)))+int64(i), 4)
 		bad[checkID(i)] = true
 	}
 	for _, repair := range []bool{false, true} {
@@ -135,8 +136,8 @@ func TestABlockThatGoesBetweenTwoStepsOfACheckIsNoDamage(t *testing.T) {
 		l := open(t, Options{Dir: t.TempDir()})
 		appendAll(t, l, entryOf(1, 70_000))
 		if last == 2 {
-			p, _ := l.index.get(blockID(1), nil)
-			hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000, 4)
+			p, _ := l.index.Get(blockID(1), nil)
+			hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.Slot].name()), p.Note(blockID(1)).Offset()+5000, 4)
 		}
 		steps := 0
 		r := &check.Run{Repair: true, Step: func(op func()) bool {
@@ -170,12 +171,12 @@ func TestCheckClosedRepairs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p, _ := l.index.get(checkID(50), nil)
-	at := filepath.Join(dir, (*l.slots.Load())[p.slot].name())
+	p, _ := l.index.Get(checkID(50), nil)
+	at := filepath.Join(dir, (*l.slots.Load())[p.Slot].name())
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	hearthtest.FlipByte(t, at, p.note(checkID(50)).offset()+int64(headerSize(int(p.length)))+9, 4)
+	hearthtest.FlipByte(t, at, p.Note(checkID(50)).Offset()+int64(record.HeaderSize(int(p.Length)))+9, 4)
 	hearthtest.FlipByte(t, filepath.Join(dir, segmentName(1)), 17, 4)
 	second, err := os.Stat(filepath.Join(dir, segmentName(2)))
 	if err != nil {
@@ -310,8 +311,8 @@ func TestACheckOfAnEjectedDirectoryLeavesNoMemory(t *testing.T) {
 		if err := l.Check(t.Context(), r, 0, nil); !errors.Is(err, check.ErrLeft) || l.pool.Stats().Views != 0 {
 			t.Errorf("ejected after %d steps: %d Views are kept, %v", allowed, l.pool.Stats().Views, err)
 		}
-		p, _ := l.index.get(blockID(1), nil)
-		hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.slot].name()), p.note(blockID(1)).offset()+5000, 4)
+		p, _ := l.index.Get(blockID(1), nil)
+		hearthtest.FlipByte(t, l.dir.Full((*l.slots.Load())[p.Slot].name()), p.Note(blockID(1)).Offset()+5000, 4)
 	}
 }
 
@@ -412,7 +413,7 @@ func TestARepairedFooterIsInOrder(t *testing.T) {
 			return err
 		}
 		c, err := l.contents(s, f, tr)
-		if len(c.notes) < 20 || !c.whole || !slices.IsSortedFunc(c.notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) }) {
+		if len(c.notes) < 20 || !c.whole || !slices.IsSortedFunc(c.notes, func(a, b record.Note) int { return cmp.Compare(a.Unit, b.Unit) }) {
 			t.Errorf("whole %v: %v", c.whole, c.notes)
 		}
 		return err
@@ -526,9 +527,9 @@ func TestCheckBlockAndSeals(t *testing.T) {
 	if all := seals(); len(all) > 0 {
 		t.Fatalf("a clean log: %v", all)
 	}
-	p, _ := l.index.get(checkID(5), nil)
-	first := filepath.Join(dir, (*l.slots.Load())[p.slot].name())
-	hearthtest.FlipByte(t, first, p.note(checkID(5)).offset()+int64(headerSize(int(p.length)))+7, 4)
+	p, _ := l.index.Get(checkID(5), nil)
+	first := filepath.Join(dir, (*l.slots.Load())[p.Slot].name())
+	hearthtest.FlipByte(t, first, p.Note(checkID(5)).Offset()+int64(record.HeaderSize(int(p.Length)))+7, 4)
 	if all := block(5, true); len(all) != 1 || all[0].File != first || !all[0].Repaired {
 		t.Errorf("a changed byte: %v", all)
 	}

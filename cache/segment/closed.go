@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // leakMost is how many bytes a segment may occupy beyond what its blocks need, before that is
@@ -273,10 +274,10 @@ func (c *closed) unread(name string, err error) error {
 // seals checks the header page and the footer, if there is or was one, and reports whether that is
 // so.
 func (c *closed) seals(s *segment, f *file, wrote bool) (bool, error) {
-	if size, _, err := f.Stat(); err == nil && !wrote && size > 2*pageSize && size%pageSize == 0 {
-		page := aligned(pageSize)
-		if f.ReadAt(page, size-pageSize) == nil {
-			wrote = sealedOnce(page[pageSize-sealSize:])
+	if size, _, err := f.Stat(); err == nil && !wrote && size > 2*record.PageSize && size%record.PageSize == 0 {
+		page := aligned(record.PageSize)
+		if f.ReadAt(page, size-record.PageSize) == nil {
+			wrote = sealedOnce(page[record.PageSize-sealSize:])
 		}
 	}
 	wrong, err := c.log.readSeals(s, f, wrote)
@@ -312,41 +313,41 @@ func sealedOnce(b []byte) bool {
 
 // gaps looks for bytes in a segment without a footer that belong to no record. Their header is
 // damaged, or, at the end, was never written completely.
-func (c *closed) gaps(s *segment, f *file, notes []note, footer bool) error {
+func (c *closed) gaps(s *segment, f *file, notes []record.Note, footer bool) error {
 	size, _, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	name, notes := c.log.dir.Full(s.name()), slices.Clone(notes)
-	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
+	slices.SortFunc(notes, func(a, b record.Note) int { return cmp.Compare(a.Unit, b.Unit) })
 	if !footer {
-		notes = append(notes, note{unit: uint32(roundUp(size, unitSize) / unitSize)})
+		notes = append(notes, record.Note{Unit: uint32(record.RoundUp(size, record.UnitSize) / record.UnitSize)})
 	}
-	at := int64(pageSize)
+	at := int64(record.PageSize)
 	for _, n := range notes {
-		if err := c.r.Read(c.ctx, n.offset()-at); err != nil {
+		if err := c.r.Read(c.ctx, n.Offset()-at); err != nil {
 			return err
 		}
-		where := f.Content(at, min(n.offset(), size))
+		where := f.Content(at, min(n.Offset(), size))
 		switch {
 		case where < 0:
-		case n.length == 0:
+		case n.Length == 0:
 			c.tell(check.InFile(check.Leftover, name, where, "bytes behind the last block: a write that was cut short, or a damaged header"), nil)
 		default:
 			c.tell(check.InFile(check.Damaged, name, where, "the header of a block is not what was written"), nil)
 		}
-		at = n.end()
+		at = n.End()
 	}
 	return nil
 }
 
 // record reads a bad record by itself and reports it.
-func (c *closed) record(s *segment, f *file, n note) error {
-	how := plan(n, span{0, int64(n.length)})
-	buf := aligned(int(how.head.n))
-	err := how.fill(f.ReadAt, buf)
+func (c *closed) record(s *segment, f *file, n record.Note) error {
+	how := record.ReadAll(n)
+	buf := aligned(how.Len())
+	err := how.Fill(f.ReadAt, buf)
 	if err == nil {
-		err = how.verify(buf, s.salt)
+		err = how.Verify(buf, s.salt)
 	}
 	if err == nil {
 		return nil
@@ -355,7 +356,7 @@ func (c *closed) record(s *segment, f *file, n note) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("the file ends before it does")
-	case !errors.Is(err, errMismatch) && !errors.Is(err, unix.EIO):
+	case !errors.Is(err, record.ErrMismatch) && !errors.Is(err, unix.EIO):
 		return err
 	}
 	c.tell(found(c.log, s, n, err), func(l *Log) error {
@@ -363,13 +364,13 @@ func (c *closed) record(s *segment, f *file, n note) error {
 		if s == nil {
 			return nil
 		}
-		p := place{slot: s.slot, unit: n.unit, length: n.length}
-		if _, ok := l.index.remove(n.id, &p); !ok {
+		p := record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}
+		if _, ok := l.index.Remove(n.ID, &p); !ok {
 			_, err := l.buryUnindexed(s, n) // otherwise a later copy counts
 			return err
 		}
 		l.counters.corrupt.Add(1)
-		_, err := l.drop(n.id, p)
+		_, err := l.drop(n.ID, p)
 		return err
 	})
 	return nil
@@ -386,24 +387,24 @@ func (l *Log) numbered(number uint32) *segment {
 
 // leaks looks for pages that no live record needs and that were not punched: the process was killed
 // between tombstone and punch. It looks only where the file system is known to count exactly.
-func (c *closed) leaks(s *segment, f *file, living []note) {
+func (c *closed) leaks(s *segment, f *file, living []record.Note) {
 	size, allocated, err := f.Stat()
 	if err != nil || !f.Counts() {
 		return
 	}
-	var free []span
+	var free []record.Span
 	var unneeded int64
-	at := int64(pageSize)
+	at := int64(record.PageSize)
 	t, err := c.log.trailer(s, f)
 	if err != nil || t.format == 0 {
 		return // the next start finds its end
 	}
-	for _, n := range append(slices.Clone(living), note{unit: uint32(t.offset / unitSize)}) {
-		if gap := n.offset()&^(pageSize-1) - at; gap > 0 {
-			free = append(free, span{at, gap})
+	for _, n := range append(slices.Clone(living), record.Note{Unit: uint32(t.offset / record.UnitSize)}) {
+		if gap := n.Offset()&^(record.PageSize-1) - at; gap > 0 {
+			free = append(free, record.Span{Off: at, N: gap})
 			unneeded += gap
 		}
-		at = max(at, roundUp(n.end(), pageSize))
+		at = max(at, record.RoundUp(n.End(), record.PageSize))
 	}
 	leaked := allocated - (size - unneeded)
 	if leaked <= leakMost {
@@ -418,7 +419,7 @@ func (c *closed) leaks(s *segment, f *file, living []note) {
 		}
 		return l.repairSeal(s, func(s *segment, f *file) error {
 			for _, gap := range free {
-				if err := f.Punch(gap.off, gap.n); err != nil {
+				if err := f.Punch(gap.Off, gap.N); err != nil {
 					return err
 				}
 			}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // compactBelow is the share of live bytes, in percent of a segment's size, below which its records
@@ -91,8 +93,8 @@ func (l *Log) moveLocked(ctx context.Context, s *segment) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("compact %s: %w", s.name(), context.Cause(ctx))
 		}
-		p := place{slot: s.slot, unit: n.unit, length: n.length}
-		if at, ok := l.index.get(n.id, nil); !ok || at != p {
+		p := record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}
+		if at, ok := l.index.Get(n.ID, nil); !ok || at != p {
 			continue
 		}
 		if err := l.moveRecordLocked(n, p); err != nil {
@@ -104,26 +106,26 @@ func (l *Log) moveLocked(ctx context.Context, s *segment) error {
 
 // moveRecordLocked copies one record. It does not wait for memory, since the holders of all of it
 // may wait for the turn.
-func (l *Log) moveRecordLocked(n note, p place) error {
-	r := plan(n, span{0, int64(n.length)})
-	v := l.pool.TryAlloc(int(r.head.n))
+func (l *Log) moveRecordLocked(n record.Note, p record.Place) error {
+	r := record.ReadAll(n)
+	v := l.pool.TryAlloc(r.Len())
 	if v == nil {
 		return fmt.Errorf("compact: %w", ErrDeclined)
 	}
 	defer v.Release()
-	block, err := l.read(&r, p.slot, v)
+	block, err := l.read(&r, p.Slot, v)
 	if err == nil {
 		defer block.Release()
-		return l.placeLocked(&Entry{ID: n.id, Data: block.Bytes()}, &p)
+		return l.placeLocked(&Entry{ID: n.ID, Data: block.Bytes()}, &p)
 	}
-	if _, ok := l.index.remove(n.id, &p); !ok {
+	if _, ok := l.index.Remove(n.ID, &p); !ok {
 		return nil // evicted meanwhile
 	}
-	_, dropErr := l.drop(n.id, p)
-	if !errors.Is(err, errMismatch) {
+	_, dropErr := l.drop(n.ID, p)
+	if !errors.Is(err, record.ErrMismatch) {
 		return errors.Join(err, dropErr)
 	}
-	l.corrupt(p.slot, n)
+	l.corrupt(p.Slot, n)
 	return dropErr
 }
 

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // kill leaves the log as kill -9 would: no footer, nothing synced.
@@ -35,8 +37,8 @@ type step struct {
 	evicted    []int        // by the step
 }
 
-// record runs appends, evictions and compactions over two segments and more.
-func record(t *testing.T) *script {
+// recorded runs appends, evictions and compactions over two segments and more.
+func recorded(t *testing.T) *script {
 	s := &script{lengths: map[int]int{}}
 	l := open(t, Options{Dir: t.TempDir(), tap: func(c change) error {
 		c.Data = bytes.Clone(c.Data)
@@ -152,7 +154,7 @@ func (s *script) check(t *testing.T, dir string, k int) {
 	}
 	// The copy is dirty in the page cache: the file system may still change its size by a page per
 	// file.
-	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*pageSize {
+	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*record.PageSize {
 		t.Fatalf("after %d changes: used %d, allocated %d", k, used, allocated(t, dir))
 	}
 	appendAll(t, l, entryOf(1_000_000, 10_000))
@@ -190,12 +192,12 @@ func TestWhatNoRecordNeedsIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, Options{Dir: dir})
-	live := blocks/4*recordSize(length) + blocks*roundUp(recordSize(3000), pageSize)
-	slack := int64(l.Stats().Segments) * (tidySlack + 3*pageSize) // header, footer, metadata of the file system
+	live := blocks/4*record.Size(length) + blocks*record.RoundUp(record.Size(3000), record.PageSize)
+	slack := int64(l.Stats().Segments) * (tidySlack + 3*record.PageSize) // header, footer, metadata of the file system
 	if got := allocated(t, dir); got > live+slack || l.Stats().Segments < 2 {
 		t.Errorf("%d bytes are allocated for %d of living records, in %d segments", got, live, l.Stats().Segments)
 	}
-	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*pageSize {
+	if used := l.Used(); max(used-allocated(t, dir), allocated(t, dir)-used) > int64(l.Stats().Segments)*record.PageSize {
 		t.Errorf("used %d, allocated %d", used, allocated(t, dir))
 	}
 	for i := range blocks {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/hearthfs/hearth/internal/device"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth/cache/record"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 const (
@@ -231,7 +233,7 @@ func (d *deaths) rewriteLocked(notes []byte) error {
 func (d *deaths) bytes() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return roundUp(d.size, pageSize)
+	return record.RoundUp(d.size, record.PageSize)
 }
 
 func (d *deaths) sync() error {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 var golden = flag.Bool("golden", false, "write testdata of the present format")
@@ -135,41 +136,11 @@ func TestDeathsArePruned(t *testing.T) {
 	}
 }
 
-func FuzzHeader(f *testing.F) {
-	// An accepted header says what its bytes say, and it is accepted at no other place and with no
-	// other salt.
-	for _, n := range []int{1, 100, 70_000, hearth.BlockSize} {
-		b := make([]byte, headerSize(n))
-		putHeader(b, note{id: blockID(1), unit: 64, length: uint32(n)}, 7, blockData(1, n), nil)
-		f.Add(b, uint64(7), uint32(64))
-		f.Add(b[:len(b)-1], uint64(7), uint32(64)) // truncated
-		newer := append([]byte(nil), b...)
-		newer[4]++
-		f.Add(newer, uint64(7), uint32(64))
-	}
-	f.Add(make([]byte, 4096), uint64(0), uint32(0)) // evicted, or never written
-	f.Fuzz(func(t *testing.T, b []byte, salt uint64, unit uint32) {
-		n, ok := parseHeader(b, salt, int64(unit)*unitSize)
-		if !ok {
-			return
-		}
-		if n.length == 0 || n.length > hearth.BlockSize || n.unit != unit {
-			t.Fatalf("%+v", n)
-		}
-		if _, ok := parseHeader(b, salt+1, int64(unit)*unitSize); ok {
-			t.Fatal("accepted with another salt")
-		}
-		if _, ok := parseHeader(b, salt, int64(unit+1)*unitSize); ok {
-			t.Fatal("accepted at another place")
-		}
-	})
-}
-
 func FuzzFooter(f *testing.F) {
 	// A footer's entries lie inside the segment and survive the way back to bytes.
 	b := make([]byte, footerSize(2))
-	entries := appendNote(b[:0], note{blockID(1), 64, 100})
-	appendNote(entries, note{blockID(2), 128, 70_000})
+	entries := record.AppendNote(b[:0], record.Note{ID: blockID(1), Unit: 64, Length: 100})
+	record.AppendNote(entries, record.Note{ID: blockID(2), Unit: 128, Length: 70_000})
 	putFooter(b, seal{format: 1, number: 3, salt: 4, count: 2, offset: 1 << 20})
 	f.Add(b)
 	f.Add(b[:len(b)-1])          // truncated behind
@@ -191,8 +162,8 @@ func FuzzFooter(f *testing.F) {
 		if got, _ := parseSeal(again, trailerMagic); got != s {
 			t.Fatalf("%+v became %+v", s, got)
 		}
-		parseFooter(b, s, func(n note) {
-			if !n.valid(s.offset) || parseNote(appendNote(nil, n)) != n {
+		parseFooter(b, s, func(n record.Note) {
+			if !n.Valid(s.offset) || record.ParseNote(record.AppendNote(nil, n)) != n {
 				t.Fatalf("%+v", n)
 			}
 		})
@@ -239,15 +210,15 @@ func FuzzFiles(f *testing.F) {
 			return
 		}
 		for _, n := range found.notes {
-			if !n.valid(int64(len(text)) + pageSize) {
+			if !n.Valid(int64(len(text)) + record.PageSize) {
 				t.Fatalf("%+v in %d bytes", n, len(text))
 			}
-			r := plan(n, span{0, int64(n.length)})
-			b := make([]byte, r.head.n)
-			if r.fill(file.ReadAt, b) != nil || r.verify(b, found.salt) != nil {
+			r := record.ReadAll(n)
+			b := make([]byte, r.Len())
+			if r.Fill(file.ReadAt, b) != nil || r.Verify(b, found.salt) != nil {
 				continue
 			}
-			if i := lengths[n.id]; i > 0 && !bytes.Equal(b[r.at:r.at+int64(n.length)], storedEntry(i, int(n.length)).Data) {
+			if i := lengths[n.ID]; i > 0 && !bytes.Equal(b[n.Offset()%record.PageSize+int64(record.HeaderSize(int(n.Length))):][:n.Length], storedEntry(i, int(n.Length)).Data) {
 				t.Fatal("wrong bytes")
 			}
 		}

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // Candidate is a block that may be evicted.
@@ -21,7 +22,7 @@ func (l *Log) Evict(id hearth.ID) (freed int64) {
 	if l.closed.Load() {
 		return 0
 	}
-	p, ok := l.index.remove(id, nil)
+	p, ok := l.index.Remove(id, nil)
 	if !ok {
 		return 0
 	}
@@ -32,12 +33,12 @@ func (l *Log) Evict(id hearth.ID) (freed int64) {
 }
 
 // Holds reports whether a Log can hold a block: only those in the first 128 TiB of an object.
-func Holds(id hearth.ID) bool { return id.Index >= 0 && uint64(id.Index) < maxIndex }
+func Holds(id hearth.ID) bool { return id.Index >= 0 && uint64(id.Index) < record.MaxIndex }
 
 // EvictObject evicts all blocks of a version; the object has that many.
 func (l *Log) EvictObject(version [16]byte, blocks int64) {
-	if blocks > max(l.index.len(), stepAt) { // most of a huge object is not here
-		for _, id := range l.index.of(version, l.step) {
+	if blocks > max(l.index.Len(), stepAt) { // most of a huge object is not here
+		for _, id := range l.index.Of(version, l.step) {
 			l.Evict(id)
 		}
 		return
@@ -60,10 +61,10 @@ func (l *Log) Sample(r uint64, n int, each func(Candidate)) {
 		r += 0x9e3779b97f4a7c15 // SplitMix64
 		x := (r ^ r>>30) * 0xbf58476d1ce4e5b9
 		x = (x ^ x>>27) * 0x94d049bb133111eb
-		id, p, state, ok := l.index.sample(x ^ x>>31)
+		id, p, state, ok := l.index.Sample(x ^ x>>31)
 		if !ok {
 			return
 		}
-		each(Candidate{ID: id, Size: recordSize(int(p.length)), State: state})
+		each(Candidate{ID: id, Size: record.Size(int(p.Length)), State: state})
 	}
 }

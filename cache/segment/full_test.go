@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // fullLog is a log of blocks with pages of their own, blocks that share their ends with others, and
@@ -108,7 +109,7 @@ func TestEvictingAnObjectOfAnySize(t *testing.T) {
 		var batch []Entry
 		for i := range int64(100) {
 			for _, version := range []byte{1, 2} {
-				batch = append(batch, Entry{ID: hearth.ID{Version: [16]byte{version}, Index: i * (min(blocks, maxIndex) / 100)}, Data: blockData(int(i), 500)})
+				batch = append(batch, Entry{ID: hearth.ID{Version: [16]byte{version}, Index: i * (min(blocks, record.MaxIndex) / 100)}, Data: blockData(int(i), 500)})
 			}
 		}
 		appendAll(t, l, batch...)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/device"
 )
 
@@ -57,7 +58,7 @@ type Log struct {
 	dir       *directory
 	pool      *hearth.Pool
 	alloc     func(ctx context.Context, n int) (*hearth.View, error)
-	index     *index
+	index     *record.Index
 	fresh     uint32 // the State of blocks found on disk
 	deaths    *deaths
 	touch     func(uint32) uint32
@@ -127,7 +128,7 @@ func Open(o Options) (*Log, error) {
 	if size == 0 {
 		size = segmentSize(o.Budget)
 	}
-	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: newIndex(o.Pool), fresh: o.Fresh, deaths: &deaths{dir: dir},
+	l := &Log{dir: dir, pool: o.Pool, alloc: o.Alloc, index: record.NewIndex(o.Pool), fresh: o.Fresh, deaths: &deaths{dir: dir},
 		touch: o.Touch, stepped: o.Step, maxOpen: int64(o.OpenFiles), turn: make(chan struct{}, 1)}
 	if l.alloc == nil {
 		l.alloc = o.Pool.Alloc
@@ -189,7 +190,7 @@ func (l *Log) shut() error {
 		s.mu.Unlock()
 	}
 	l.deaths.close()
-	l.index.drop()
+	l.index.Drop()
 	l.pool.Unclaim(l.pageBytes.Swap(0))
 	l.pool.Unreserve(l.writer.memory)
 	l.writer.stage, l.writer.footer = nil, nil
@@ -217,12 +218,12 @@ func (l *Log) errClosed(verb string) error {
 
 // Has reports whether the block is held, without reading it.
 func (l *Log) Has(id hearth.ID) bool {
-	_, ok := l.index.get(id, nil)
+	_, ok := l.index.Get(id, nil)
 	return ok
 }
 
 // SetState replaces a block's State, and reports whether the block is held.
-func (l *Log) SetState(id hearth.ID, state uint32) bool { return l.index.setState(id, state) }
+func (l *Log) SetState(id hearth.ID, state uint32) bool { return l.index.SetState(id, state) }
 
 // Used returns the allocated bytes of all files, also of unlinked ones that are still read.
 func (l *Log) Used() int64 {
@@ -236,7 +237,7 @@ func (l *Log) Used() int64 {
 func (l *Log) Stats() Stats {
 	c := &l.counters
 	unindexed, bytes := c.unindexed.Load(), c.unindexedBytes.Load() // first, since Recall counts there last
-	s := Stats{Blocks: l.index.len(), Used: l.Used(), Memory: l.index.memory() + l.pageBytes.Load(),
+	s := Stats{Blocks: l.index.Len(), Used: l.Used(), Memory: l.index.Memory() + l.pageBytes.Load(),
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Written: c.written.Load(),
 		Declined: c.declined.Load(), Hits: c.hits.Load(), HitBytes: c.hitBytes.Load(), Read: c.read.Load(),
 		Corrupt: c.corrupt.Load(), Evicted: c.evicted.Load(), Compacted: c.compacted.Load(),

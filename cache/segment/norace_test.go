@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -99,7 +100,7 @@ func TestModel(t *testing.T) {
 				l = reopen()
 			},
 			"": func(t *rapid.T) {
-				if n := l.index.len(); n != int64(len(model)) {
+				if n := l.index.Len(); n != int64(len(model)) {
 					t.Fatalf("%d blocks, the model has %d", n, len(model))
 				}
 			},
@@ -122,7 +123,7 @@ func TestModel(t *testing.T) {
 func TestAnyPrefixOfTheWrites(t *testing.T) {
 	// The process dies after any number of its writes, the last one torn. Earlier appends are
 	// there, evicted blocks are not, and no byte is wrong.
-	s := record(t)
+	s := recorded(t)
 	mirror := t.TempDir()
 	r := rand.New(rand.NewPCG(7, 8))
 	stride := max(1, len(s.changes)/40)
@@ -154,8 +155,8 @@ func TestFlippedBits(t *testing.T) {
 		offsets := []int{}
 		for at := range text {
 			// Seals, headers near the beginning, footer and trailer are hit often; data seldom.
-			thick := at < sealSize || at >= pageSize && at < pageSize+400 || at >= len(text)-sealSize ||
-				at >= len(text)-pageSize && at < len(text)-pageSize+200
+			thick := at < sealSize || at >= record.PageSize && at < record.PageSize+400 || at >= len(text)-sealSize ||
+				at >= len(text)-record.PageSize && at < len(text)-record.PageSize+200
 			if thick && r.IntN(6) == 0 || r.IntN(8000) == 0 {
 				offsets = append(offsets, at)
 			}
@@ -168,7 +169,7 @@ func TestFlippedBits(t *testing.T) {
 				t.Fatal(err)
 			}
 			lost := len(lengths) - survivors(t, hurt, lengths)
-			if lost > 1 && at >= pageSize {
+			if lost > 1 && at >= record.PageSize {
 				t.Fatalf("%s: a bit of byte %d cost %d blocks", filepath.Base(name), at, lost)
 			}
 			_ = os.RemoveAll(hurt)
@@ -244,7 +245,7 @@ func TestOpenReadsFootersOnly(t *testing.T) {
 	if err != nil || len(all) < 3 {
 		t.Fatal(all, err)
 	}
-	for i, at := range []int64{pageSize + 10, 10} { // in the footer, in the trailer
+	for i, at := range []int64{record.PageSize + 10, 10} { // in the footer, in the trailer
 		info, err := os.Stat(all[i])
 		if err != nil {
 			t.Fatal(err)
@@ -258,50 +259,5 @@ func TestOpenReadsFootersOnly(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestIndexIsAMap(t *testing.T) {
-	// Random puts, moves and removals keep the tables equal to a map, at 32 to 41 bytes an entry.
-	pool := hearth.NewPool(64 << 20)
-	x := newIndex(pool)
-	model := map[hearth.ID]place{}
-	r := rand.New(rand.NewPCG(13, 14))
-	never := func(place) bool { return false }
-	id := func() hearth.ID {
-		v := hearth.VersionOf("", string(rune(r.IntN(12_000))), "", 0)
-		return hearth.ID{Version: v, Index: int64(r.IntN(4)) * (maxIndex/4 - 1)}
-	}
-	for range 120_000 {
-		k, p := id(), place{r.Uint32N(1 << 24), r.Uint32N(1 << 24), 1 + r.Uint32N(hearth.BlockSize)}
-		switch r.IntN(4) {
-		case 0, 1:
-			if !x.room(k) {
-				t.Fatal("no room")
-			}
-			if _, lose := x.put(k, p, 9, never); !lose {
-				model[k] = p
-			}
-		case 2:
-			if x.move(k, model[k], p) {
-				model[k] = p
-			}
-		default:
-			at, ok := x.remove(k, nil)
-			if was, held := model[k]; ok != held || at != was {
-				t.Fatal("removed something else")
-			}
-			delete(model, k)
-		}
-		if at, ok := x.get(k, nil); ok != (model[k].length > 0) || at != model[k] {
-			t.Fatalf("%v: got %v, want %v", k, at, model[k])
-		}
-	}
-	if int(x.count.Load()) != len(model) {
-		t.Fatalf("%d entries, want %d", x.count.Load(), len(model))
-	}
-	x.drop()
-	if pool.Stats().Used != 0 {
-		t.Error("memory not given back")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/internal/hearthtest/powercut"
 )
@@ -164,7 +165,7 @@ func afterCut(t *testing.T, c powercut.Cut, deeds []deed) {
 	l.settler.wait() // it holds segments that are unlinked meanwhile
 	// The copies are dirty in the page cache: the file system may still change their size by a page
 	// per file.
-	if used, real := l.Used(), allocated(t, c.Dir); max(used-real, real-used) > int64(l.Stats().Segments+1)*pageSize {
+	if used, real := l.Used(), allocated(t, c.Dir); max(used-real, real-used) > int64(l.Stats().Segments+1)*record.PageSize {
 		t.Errorf("%v: used %d, allocated %d", c, used, real)
 	}
 	appendAll(t, l, entryOf(1_000_000, 10_000))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // loaders is how many segments Open reads at once. They are enough to hide a device's latency, and
@@ -42,14 +43,14 @@ func (l *Log) load() error {
 		defer s.release()
 		trailers[s.slot], err = l.trailer(s, f)
 		blocks.Add(int64(trailers[s.slot].count) - int64(len(dead[s.number])))
-		pages.Add(trailers[s.slot].offset / pageSize)
+		pages.Add(trailers[s.slot].offset / record.PageSize)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	atOnce := loaders
-	if !l.index.expect(int(blocks.Load()), pages.Load()) {
+	if !l.index.Expect(int(blocks.Load()), pages.Load()) {
 		atOnce = 1 // so that the oldest stay unindexed
 	}
 	return forEach(segments, atOnce, func(s *segment) error {
@@ -117,7 +118,7 @@ func (l *Log) find() ([]*segment, error) {
 }
 
 // bury removes the records that have a tombstone.
-func bury(s *segment, notes []note, dead []death) []note {
+func bury(s *segment, notes []record.Note, dead []death) []record.Note {
 	if len(dead) == 0 {
 		return notes
 	}
@@ -127,7 +128,7 @@ func bury(s *segment, notes []note, dead []death) []note {
 			buried[d.unit] = true
 		}
 	}
-	return slices.DeleteFunc(notes, func(n note) bool { return buried[n.unit] })
+	return slices.DeleteFunc(notes, func(n record.Note) bool { return buried[n.Unit] })
 }
 
 // tidySlack is how many bytes a file system may have allocated to a segment for itself.
@@ -137,22 +138,22 @@ const tidySlack = 64 << 10
 // that died between tombstone and punch left such pages, and so did one that died within a write.
 // notes are in order of offset, as they were written, and the index does not know them yet. If they
 // are not in order, nothing is punched.
-func (s *segment) tidy(f *file, notes []note, end int64) error {
+func (s *segment) tidy(f *file, notes []record.Note, end int64) error {
 	size, allocated, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	free, ok := gaps(notes, pageSize, end)
+	free, ok := gaps(notes, record.PageSize, end)
 	need := size
 	for _, g := range free {
-		need -= g.n
+		need -= g.N
 	}
 	if !ok || allocated <= need+tidySlack {
 		return nil
 	}
 	for _, g := range free {
 		s.log.step()
-		if err := f.Punch(g.off, g.n); err != nil {
+		if err := f.Punch(g.Off, g.N); err != nil {
 			return err
 		}
 	}
@@ -162,19 +163,19 @@ func (s *segment) tidy(f *file, notes []note, end int64) error {
 
 // gaps returns the pages between at and end that no record of notes needs. false means that the
 // notes are not in order of offset.
-func gaps(notes []note, at, end int64) (free []span, ok bool) {
+func gaps(notes []record.Note, at, end int64) (free []record.Span, ok bool) {
 	for _, n := range notes {
-		first, next := n.offset()&^(pageSize-1), roundUp(n.end(), pageSize)
-		if first < at-pageSize { // except a page that two records share
+		first, next := n.Offset()&^(record.PageSize-1), record.RoundUp(n.End(), record.PageSize)
+		if first < at-record.PageSize { // except a page that two records share
 			return nil, false
 		}
 		if first > at {
-			free = append(free, span{at, first - at})
+			free = append(free, record.Span{Off: at, N: first - at})
 		}
 		at = next
 	}
 	if at < end {
-		free = append(free, span{at, end - at})
+		free = append(free, record.Span{Off: at, N: end - at})
 	}
 	return free, true
 }
@@ -182,15 +183,15 @@ func gaps(notes []note, at, end int64) (free []span, ok bool) {
 // reseal closes a recovered segment by a footer behind all that the file holds, so that the next
 // Open need not scan it. On a full or failing disk it stays as it is. notes are in order of offset,
 // as for tidy.
-func (l *Log) reseal(s *segment, f *file, notes []note) error {
+func (l *Log) reseal(s *segment, f *file, notes []record.Note) error {
 	size, _, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	end := roundUp(size, pageSize)
-	entries := make([]byte, 0, len(notes)*noteSize)
+	end := record.RoundUp(size, record.PageSize)
+	entries := make([]byte, 0, len(notes)*record.NoteSize)
 	for _, n := range notes {
-		entries = appendNote(entries, n)
+		entries = record.AppendNote(entries, n)
 	}
 	if err := l.writeFooter(s, f, entries, end); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (l *Log) reseal(s *segment, f *file, notes []note) error {
 
 // enter counts the records as live and puts them into the index: all of them or, if there is no
 // memory for that, none. Records of blocks that a later segment has, too, die.
-func (l *Log) enter(s *segment, notes []note) error {
+func (l *Log) enter(s *segment, notes []record.Note) error {
 	if !l.takeRoom(s, notes) {
 		return nil
 	}
@@ -213,14 +214,14 @@ func (l *Log) enter(s *segment, notes []note) error {
 		l.counters.unindexedBytes.Add(-bytes)
 	}()
 	for _, n := range notes {
-		s.add(int(n.length), n.offset())
+		s.add(int(n.Length), n.Offset())
 	}
 	var err error
 	for _, n := range notes {
-		p := place{slot: s.slot, unit: n.unit, length: n.length}
-		lost, lose := l.index.put(n.id, p, l.fresh, func(old place) bool { return l.older(old, s, p) })
+		p := record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}
+		lost, lose := l.index.Put(n.ID, p, l.fresh, func(old record.Place) bool { return l.older(old, s, p) })
 		if lose {
-			err = errors.Join(err, l.dropOlder(n.id, lost))
+			err = errors.Join(err, l.dropOlder(n.ID, lost))
 		}
 	}
 	s.mu.Lock()
@@ -236,20 +237,20 @@ func (l *Log) enter(s *segment, notes []note) error {
 
 // older reports whether a record was written before the one at p in s. A place in the index always
 // has its segment.
-func (l *Log) older(old place, s *segment, p place) bool {
-	if old.slot == s.slot {
-		return old.unit < p.unit
+func (l *Log) older(old record.Place, s *segment, p record.Place) bool {
+	if old.Slot == s.slot {
+		return old.Unit < p.Unit
 	}
-	return (*l.slots.Load())[old.slot].number < s.number
+	return (*l.slots.Load())[old.Slot].number < s.number
 }
 
 // dropOlder drops a record that the index does not name, since another segment has the block, too.
 // After a power failure that other one may be incomplete on the device. Then that one is dropped
 // instead, if this one is whole.
-func (l *Log) dropOlder(id hearth.ID, lost place) error {
+func (l *Log) dropOlder(id hearth.ID, lost record.Place) error {
 	l.step()
-	kept, ok := l.index.get(id, nil)
-	if ok && kept != lost && !l.stays(id, kept) && l.whole(id, lost) && l.index.move(id, kept, lost) {
+	kept, ok := l.index.Get(id, nil)
+	if ok && kept != lost && !l.stays(id, kept) && l.whole(id, lost) && l.index.Move(id, kept, lost) {
 		lost = kept
 	}
 	_, err := l.drop(id, lost)
@@ -266,8 +267,8 @@ func (l *Log) at(slot uint32) *segment {
 
 // stays reports whether a record will be there after a power failure. A record that Open found is
 // read for that: the power may have failed before all of it was written.
-func (l *Log) stays(id hearth.ID, p place) bool {
-	s := l.at(p.slot)
+func (l *Log) stays(id hearth.ID, p record.Place) bool {
+	s := l.at(p.Slot)
 	return s != nil && (s.begun || l.whole(id, p)) && l.lasts(s)
 }
 
@@ -289,8 +290,8 @@ func (l *Log) lasts(s *segment) bool {
 }
 
 // whole reports whether a record verifies.
-func (l *Log) whole(id hearth.ID, p place) bool {
-	s := l.at(p.slot)
+func (l *Log) whole(id hearth.ID, p record.Place) bool {
+	s := l.at(p.Slot)
 	if s == nil {
 		return false
 	}
@@ -299,9 +300,9 @@ func (l *Log) whole(id hearth.ID, p place) bool {
 		return false
 	}
 	defer s.release()
-	r := plan(p.note(id), span{0, int64(p.length)})
-	buf := aligned(int(r.head.n))
-	return r.fill(f.ReadAt, buf) == nil && r.verify(buf, s.salt) == nil
+	r := record.ReadAll(p.Note(id))
+	buf := aligned(r.Len())
+	return r.Fill(f.ReadAt, buf) == nil && r.Verify(buf, s.salt) == nil
 }
 
 // trailer reads a segment's trailer. Format 0 means that there is none that fits the file.
@@ -310,8 +311,8 @@ func (l *Log) trailer(s *segment, f *file) (seal, error) {
 	if err != nil {
 		return seal{}, err
 	}
-	t, err := l.seal(f, size-pageSize, trailerMagic)
-	if err != nil || t.number != s.number || t.offset < pageSize || t.offset != size-footerSize(int(t.count)) {
+	t, err := l.seal(f, size-record.PageSize, trailerMagic)
+	if err != nil || t.number != s.number || t.offset < record.PageSize || t.offset != size-footerSize(int(t.count)) {
 		return seal{}, err
 	}
 	return t, nil
@@ -320,7 +321,7 @@ func (l *Log) trailer(s *segment, f *file) (seal, error) {
 // contents are a segment's records, the most that they extend to, and its salt. They come from the
 // footer (whole) or, if that does not verify, from a scan.
 type contents struct {
-	notes []note
+	notes []record.Note
 	salt  uint64
 	whole bool
 	end   int64
@@ -331,8 +332,8 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 		footer := aligned(int(footerSize(int(t.count))))
 		l.counters.opened.Add(int64(len(footer)))
 		if err := f.ReadAt(footer, t.offset); err == nil {
-			notes := make([]note, 0, t.count)
-			if parseFooter(footer, t, func(n note) { notes = append(notes, n) }) {
+			notes := make([]record.Note, 0, t.count)
+			if parseFooter(footer, t, func(n record.Note) { notes = append(notes, n) }) {
 				return contents{notes: notes, salt: t.salt, whole: true, end: t.offset}, nil
 			}
 		}
@@ -346,17 +347,17 @@ func (l *Log) contents(s *segment, f *file, t seal) (contents, error) {
 		return contents{}, err
 	}
 	notes, err := l.scan(f, h.salt, size)
-	return contents{notes: notes, salt: h.salt, end: roundUp(size, pageSize)}, err
+	return contents{notes: notes, salt: h.salt, end: record.RoundUp(size, record.PageSize)}, err
 }
 
 // seal reads the first bytes of the header page, or the last of the trailer page. A seal that is
 // absent or damaged has format 0; a newer one is an error.
 func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
-	if off < 0 || off%pageSize != 0 {
+	if off < 0 || off%record.PageSize != 0 {
 		return seal{}, nil
 	}
-	page := aligned(pageSize)
-	l.counters.opened.Add(pageSize)
+	page := aligned(record.PageSize)
+	l.counters.opened.Add(record.PageSize)
 	err := f.ReadAt(page, off)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return seal{}, nil
@@ -365,7 +366,7 @@ func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 		return seal{}, err
 	}
 	if magic == trailerMagic {
-		page = page[pageSize-sealSize:]
+		page = page[record.PageSize-sealSize:]
 	}
 	s, ok := parseSeal(page, magic)
 	if !ok {
@@ -383,27 +384,27 @@ const scanWindow = 256 << 10
 
 // scan finds records by their headers. Behind a damaged one it tries each unit; the salt keeps a
 // block's own bytes from passing for a record.
-func (l *Log) scan(f *file, salt uint64, size int64) ([]note, error) {
-	var notes []note
+func (l *Log) scan(f *file, salt uint64, size int64) ([]record.Note, error) {
+	var notes []record.Note
 	window := aligned(scanWindow)
 	var base, have int64
-	for at := int64(pageSize); at < size; {
+	for at := int64(record.PageSize); at < size; {
 		// A header must not be cut by the window's end.
-		if at < base || at+int64(headerSize(hearth.BlockSize)) > base+have && base+have < size {
-			base = at &^ (pageSize - 1)
+		if at < base || at+int64(record.HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
+			base = at &^ (record.PageSize - 1)
 			have = min(scanWindow, size-base)
 			l.counters.opened.Add(have)
 			l.step()
-			if err := f.ReadAt(window[:roundUp(have, pageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			if err := f.ReadAt(window[:record.RoundUp(have, record.PageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 				return nil, err
 			}
 		}
-		if n, ok := parseHeader(window[at-base:have], salt, at); ok && n.valid(size) {
+		if n, ok := record.ParseHeader(window[at-base:have], salt, at); ok && n.Valid(size) {
 			notes = append(notes, n)
-			at = n.end()
+			at = n.End()
 			continue
 		}
-		at += unitSize
+		at += record.UnitSize
 	}
 	return notes, nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/device"
 )
 
@@ -169,7 +170,7 @@ func (s *segment) sync(f *file) error {
 // caller has the turn, or is Open.
 func (s *segment) reservePages(end int64) bool {
 	s.mu.Lock()
-	n, had := int(roundUp(end, pageSize)/pageSize), len(s.pages)
+	n, had := int(record.RoundUp(end, record.PageSize)/record.PageSize), len(s.pages)
 	s.mu.Unlock()
 	if n <= had {
 		return true
@@ -198,28 +199,25 @@ func (s *segment) add(length int, offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.records++
-	s.live += recordSize(length)
-	if packed(length) {
-		for p := offset / pageSize; p <= (offset+recordSize(length)-1)/pageSize; p++ {
+	s.live += record.Size(length)
+	if record.Packed(length) {
+		for p := offset / record.PageSize; p <= (offset+record.Size(length)-1)/record.PageSize; p++ {
 			s.pages[p]++
 		}
 	}
 }
 
-// span is a range of bytes in a segment.
-type span struct{ off, n int64 }
-
 // subtract counts a record as dead and returns the pages that no record needs now. They are one
 // range, since only a record's first and last page are shared. last means that it was the last live
 // record of a sealed segment, which the caller must retire.
-func (s *segment) subtract(n note) (free span, last bool) {
+func (s *segment) subtract(n record.Note) (free record.Span, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.records--
-	s.live -= recordSize(int(n.length))
-	free = span{n.offset(), recordSize(int(n.length))}
-	if packed(int(n.length)) {
-		first, end := n.offset()/pageSize, roundUp(n.end(), pageSize)/pageSize
+	s.live -= record.Size(int(n.Length))
+	free = record.Span{Off: n.Offset(), N: record.Size(int(n.Length))}
+	if record.Packed(int(n.Length)) {
+		first, end := n.Offset()/record.PageSize, record.RoundUp(n.End(), record.PageSize)/record.PageSize
 		for p := first; p < end; p++ {
 			s.pages[p]--
 		}
@@ -229,7 +227,7 @@ func (s *segment) subtract(n note) (free span, last bool) {
 		if end > first && s.pages[end-1] > 0 {
 			end--
 		}
-		free = span{first * pageSize, (end - first) * pageSize}
+		free = record.Span{Off: first * record.PageSize, N: (end - first) * record.PageSize}
 	}
 	return free, s.emptyLocked()
 }
@@ -265,19 +263,19 @@ func (l *Log) retire(s *segment) (int64, error) {
 // drop completes an eviction after the index forgot the record: it writes a tombstone, and punches
 // the pages or unlinks the segment. It returns the bytes freed. They are freed even if the
 // tombstone fails: without it the next Open finds a record whose bytes are zero.
-func (l *Log) drop(id hearth.ID, p place) (freed int64, err error) {
+func (l *Log) drop(id hearth.ID, p record.Place) (freed int64, err error) {
 	l.ending.RLock()
 	defer l.ending.RUnlock()
 	if l.closed.Load() {
 		return 0, nil // the next Open finds it again
 	}
-	s := (*l.slots.Load())[p.slot]
-	free, last := s.subtract(p.note(id))
+	s := (*l.slots.Load())[p.Slot]
+	free, last := s.subtract(p.Note(id))
 	if last {
 		return l.retire(s)
 	}
-	err = l.deaths.add(s.number, p.unit, s.salt)
-	if free.n > 0 {
+	err = l.deaths.add(s.number, p.Unit, s.salt)
+	if free.N > 0 {
 		var failed error
 		freed, failed = s.punch(free)
 		err = errors.Join(err, failed)
@@ -286,7 +284,7 @@ func (l *Log) drop(id hearth.ID, p place) (freed int64, err error) {
 }
 
 // punch frees pages that no record needs and returns the bytes freed.
-func (s *segment) punch(free span) (int64, error) {
+func (s *segment) punch(free record.Span) (int64, error) {
 	f, err := s.acquire()
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // its last record was evicted meanwhile
@@ -295,7 +293,7 @@ func (s *segment) punch(free span) (int64, error) {
 		return 0, err
 	}
 	defer s.release()
-	if err := f.Punch(free.off, free.n); err != nil {
+	if err := f.Punch(free.Off, free.N); err != nil {
 		return 0, err
 	}
 	gained, err := s.measure(f)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -197,7 +198,7 @@ func TestRangeReadsItsPiecesOnly(t *testing.T) {
 	appendAll(t, l, entryOf(1, hearth.BlockSize))
 	before := l.Stats().Read
 	read(t, l, blockID(1), hearth.BlockSize, [2]int{700_000, 4096})
-	if n := l.Stats().Read - before; n > 3*pageSize+hearth.PieceSize {
+	if n := l.Stats().Read - before; n > 3*record.PageSize+hearth.PieceSize {
 		t.Fatalf("read %d bytes for 4096", n)
 	}
 }
@@ -250,7 +251,7 @@ func TestNeedsIsWhatBatchesOfFourTake(t *testing.T) {
 		if err := l.Close(); err != nil { // with a footer
 			t.Fatal(err)
 		}
-		off := int64(objects) * pageSize
+		off := int64(objects) * record.PageSize
 		if batch == 4 {
 			off = needs / 100
 		}
@@ -296,7 +297,7 @@ func TestEvictFreesPages(t *testing.T) {
 			}
 		}
 		check(l)
-		if got := l.Used(); got != allocated(t, dir) || got > before-freed+2*pageSize {
+		if got := l.Used(); got != allocated(t, dir) || got > before-freed+2*record.PageSize {
 			t.Errorf("%d bytes: used %d, allocated %d, before %d, freed %d", length, got, allocated(t, dir), before, freed)
 		}
 		if err := l.Close(); err != nil {
@@ -402,7 +403,7 @@ func TestCompact(t *testing.T) {
 		mustHold(t, l, i, 30000)
 	}
 	l.Sample(7, 50, func(c Candidate) {
-		if blockID(int(c.State)) != c.ID || c.Size != recordSize(30000) {
+		if blockID(int(c.State)) != c.ID || c.Size != record.Size(30000) {
 			t.Fatalf("sampled %+v", c)
 		}
 	})
@@ -618,7 +619,7 @@ func TestRefusedEntries(t *testing.T) {
 	good := entryOf(1, 70_000)
 	good.Sums = []uint64{xxh3.Hash(good.Data[:hearth.PieceSize]), xxh3.Hash(good.Data[hearth.PieceSize:])}
 	huge := entryOf(2, 10)
-	huge.ID.Index = maxIndex
+	huge.ID.Index = record.MaxIndex
 	for _, bad := range []Entry{{ID: blockID(3)}, {ID: blockID(4), Data: make([]byte, hearth.BlockSize+1)}, huge, {ID: blockID(5), Data: []byte("x"), Sums: []uint64{1, 2}}} {
 		if err := l.Append([]Entry{bad, good}); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("%d bytes: %v", len(bad.Data), err)
@@ -656,12 +657,12 @@ func TestAReaderOfAReusedSlotIsGivenNobodyElsesBlock(t *testing.T) {
 		meanwhile()
 		return pool.Alloc(ctx, n)
 	}})
-	was, _ := l.index.get(blockID(1), nil)
+	was, _ := l.index.Get(blockID(1), nil)
 	meanwhile = func() {
 		meanwhile = func() {}
 		l.Evict(blockID(1))
 		appendAll(t, l, entryOf(2, length))
-		if is, ok := l.index.get(blockID(2), nil); !ok || is != was {
+		if is, ok := l.index.Get(blockID(2), nil); !ok || is != was {
 			t.Fatalf("the other block lies at %+v, the first one at %+v", is, was)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // A segment is unindexed as a whole if there is no memory for its records. Its blocks count in Used
@@ -17,14 +18,14 @@ import (
 
 // takeRoom reserves the memory for the records of a segment, or leaves it unindexed. A segment that
 // was unindexed counts as such until enter has put all.
-func (l *Log) takeRoom(s *segment, notes []note) bool {
+func (l *Log) takeRoom(s *segment, notes []record.Note) bool {
 	var end int64
 	for _, n := range notes {
-		if packed(int(n.length)) {
-			end = max(end, n.end())
+		if record.Packed(int(n.Length)) {
+			end = max(end, n.End())
 		}
 	}
-	ok := s.reservePages(end) && l.index.rooms(notes)
+	ok := s.reservePages(end) && l.index.Rooms(notes)
 	if !ok {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -36,11 +37,11 @@ func (l *Log) takeRoom(s *segment, notes []note) bool {
 
 // leaveLocked counts these records of a segment as unindexed, in place of what counted before. The
 // caller holds s.mu.
-func (l *Log) leaveLocked(s *segment, notes []note) {
+func (l *Log) leaveLocked(s *segment, notes []record.Note) {
 	blocks, bytes := s.toIndexLocked()
 	s.unindexed, s.records, s.live = true, len(notes), 0
 	for _, n := range notes {
-		s.live += recordSize(int(n.length))
+		s.live += record.Size(int(n.Length))
 	}
 	l.counters.unindexed.Add(int64(s.records) - blocks) // in one step, since others read it
 	l.counters.unindexedBytes.Add(s.live - bytes)
@@ -139,9 +140,9 @@ func (l *Log) Recall(ctx context.Context) error {
 // affords reports whether there is memory for a segment's records, before they are read.
 func (l *Log) affords(s *segment) bool {
 	s.mu.Lock()
-	records, pages := int64(s.records), s.allocated/pageSize
+	records, pages := int64(s.records), s.allocated/record.PageSize
 	s.mu.Unlock()
-	n := l.index.cost(records) + pages
+	n := l.index.Cost(records) + pages
 	if !l.pool.Claim(n) {
 		return false
 	}
@@ -180,21 +181,21 @@ const doublesAtOnce = 256
 
 // buryDoubles writes tombstones for the records of an unindexed segment whose blocks were put again
 // meanwhile, and returns the other records. done is false if ctx ended it, after at least some.
-func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []note) (others []note, done bool, err error) {
-	slices.SortFunc(notes, func(a, b note) int { return cmp.Compare(a.unit, b.unit) })
-	at := int64(pageSize)
+func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []record.Note) (others []record.Note, done bool, err error) {
+	slices.SortFunc(notes, func(a, b record.Note) int { return cmp.Compare(a.Unit, b.Unit) })
+	at := int64(record.PageSize)
 	for len(notes) > 0 {
 		l.step()
 		some := notes[:min(doublesAtOnce, len(notes))]
 		notes = notes[len(some):]
 		// Neighbours may share the first page and the last one.
-		pages := span{off: max(at, some[0].offset()&^(pageSize-1))}
-		at = roundUp(some[len(some)-1].end(), pageSize)
+		pages := record.Span{Off: max(at, some[0].Offset()&^(record.PageSize-1))}
+		at = record.RoundUp(some[len(some)-1].End(), record.PageSize)
 		end := at
 		if len(notes) > 0 {
-			end = min(end, notes[0].offset()&^(pageSize-1))
+			end = min(end, notes[0].Offset()&^(record.PageSize-1))
 		}
-		pages.n = end - pages.off
+		pages.N = end - pages.Off
 		alive, err := l.buryDoublesAmong(s, f, some, pages)
 		if err != nil {
 			return nil, false, err
@@ -207,13 +208,13 @@ func (l *Log) buryDoubles(ctx context.Context, s *segment, f *file, notes []note
 }
 
 // buryDoublesAmong is buryDoubles for some records, which share their pages with no others.
-func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (alive []note, err error) {
+func (l *Log) buryDoublesAmong(s *segment, f *file, some []record.Note, pages record.Span) (alive []record.Note, err error) {
 	var units []uint32
 	var bytes int64
 	for _, n := range some {
-		if l.hasDouble(n.id, place{slot: s.slot, unit: n.unit, length: n.length}) {
-			units = append(units, n.unit)
-			bytes += recordSize(int(n.length))
+		if l.hasDouble(n.ID, record.Place{Slot: s.slot, Unit: n.Unit, Length: n.Length}) {
+			units = append(units, n.Unit)
+			bytes += record.Size(int(n.Length))
 		} else {
 			alive = append(alive, n)
 		}
@@ -224,9 +225,9 @@ func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (al
 	if err := l.dieUnindexed(s, units, bytes); err != nil {
 		return nil, err
 	}
-	free, _ := gaps(alive, pages.off, pages.off+pages.n)
+	free, _ := gaps(alive, pages.Off, pages.Off+pages.N)
 	for _, g := range free {
-		if err := f.Punch(g.off, g.n); err != nil {
+		if err := f.Punch(g.Off, g.N); err != nil {
 			return nil, err
 		}
 	}
@@ -236,15 +237,15 @@ func (l *Log) buryDoublesAmong(s *segment, f *file, some []note, pages span) (al
 
 // hasDouble reports whether the index names another record of a block, one that outlives a power
 // failure. If that one does not, this one counts, and the other is dropped.
-func (l *Log) hasDouble(id hearth.ID, p place) bool {
-	kept, ok := l.index.get(id, nil)
+func (l *Log) hasDouble(id hearth.ID, p record.Place) bool {
+	kept, ok := l.index.Get(id, nil)
 	if !ok {
 		return false
 	}
 	if l.stays(id, kept) || !l.whole(id, p) {
 		return true
 	}
-	if _, ok := l.index.remove(id, &kept); ok {
+	if _, ok := l.index.Remove(id, &kept); ok {
 		_, err := l.drop(id, kept)
 		l.settler.fail(err)
 	}
@@ -317,13 +318,13 @@ func (l *Log) shedLocked(s *segment, pinned func(hearth.ID) bool) (blocks int64,
 	if err != nil {
 		return 0, err
 	}
-	var kept []note
+	var kept []record.Note
 	var units []uint32
 	for _, n := range c.notes {
-		if pinned(n.id) {
+		if pinned(n.ID) {
 			kept = append(kept, n)
 		} else {
-			units = append(units, n.unit)
+			units = append(units, n.Unit)
 		}
 	}
 	switch {
@@ -353,7 +354,7 @@ func (l *Log) giveUp(s *segment) (blocks int64, err error) {
 
 // buryUnindexed writes a tombstone for a record of an unindexed segment whose bytes are bad. The
 // next Open frees its pages. false means that the segment or the record is indexed.
-func (l *Log) buryUnindexed(s *segment, n note) (bool, error) {
+func (l *Log) buryUnindexed(s *segment, n record.Note) (bool, error) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
 	s.mu.Lock()
@@ -362,7 +363,7 @@ func (l *Log) buryUnindexed(s *segment, n note) (bool, error) {
 	if !due || l.closed.Load() {
 		return false, nil
 	}
-	err := l.dieUnindexed(s, []uint32{n.unit}, recordSize(int(n.length)))
+	err := l.dieUnindexed(s, []uint32{n.Unit}, record.Size(int(n.Length)))
 	if s.records == 0 && err == nil {
 		_, err = l.giveUp(s)
 	}

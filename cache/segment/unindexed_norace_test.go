@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // One goroutine works here: the race detector finds nothing in it, and makes it ten times slower.
@@ -159,7 +160,7 @@ func TestReopenedWithAnyMemory(t *testing.T) {
 			}
 			l.settler.wait()
 			// After a kill the file system may still change a size by a page per file.
-			if off := l.Used() - allocated(t, dir); max(off, -off) > int64(l.Stats().Segments+1)*pageSize {
+			if off := l.Used() - allocated(t, dir); max(off, -off) > int64(l.Stats().Segments+1)*record.PageSize {
 				t.Fatalf("seed %d, step %d: used %d, allocated %d", seed, step, l.Used(), allocated(t, dir))
 			}
 			if step%30 > 0 && step < 89 {
@@ -284,7 +285,7 @@ func TestARecallOfManyDoublesEndsInTime(t *testing.T) {
 		}
 		// The file system may still change the size of a file by a page, and this one has thousands
 		// of holes.
-		if used, real := l.Used(), allocated(t, dir); max(used-real, real-used) > int64(s.Segments+1)*pageSize || used > someBlocks*4600 {
+		if used, real := l.Used(), allocated(t, dir); max(used-real, real-used) > int64(s.Segments+1)*record.PageSize || used > someBlocks*4600 {
 			t.Errorf("used %d, allocated %d", used, real)
 		}
 		closeLog(t, l)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
@@ -171,9 +172,9 @@ func TestARecordThatWentMeanwhileIsNotKept(t *testing.T) {
 	// record of that segment. Then the remaining record counts.
 	l := open(t, Options{Dir: t.TempDir()})
 	appendAll(t, l, entryOf(1, 3000))
-	p, _ := l.index.get(blockID(1), nil)
+	p, _ := l.index.Get(blockID(1), nil)
 	l.clearSlot(l.writer.segment)
-	if l.stays(blockID(1), p) || l.whole(blockID(1), p) || l.stays(blockID(1), place{slot: 7, unit: 64, length: 3000}) {
+	if l.stays(blockID(1), p) || l.whole(blockID(1), p) || l.stays(blockID(1), record.Place{Slot: 7, Unit: 64, Length: 3000}) {
 		t.Error("it is kept")
 	}
 	l.takeSlot(l.writer.segment)
@@ -318,7 +319,7 @@ func TestChecksOfWhatIsUnindexed(t *testing.T) {
 	}
 	more()
 	closeLog(t, l)
-	hearthtest.FlipByte(t, name, 2*pageSize+500, 1) // in a block
+	hearthtest.FlipByte(t, name, 2*record.PageSize+500, 1) // in a block
 	pool, more := scarce(t, 0)
 	r = &check.Run{Repair: true}
 	if err := CheckClosed(t.Context(), Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20}, r); err != nil {

@@ -1,4 +1,4 @@
-package segment
+package record
 
 import (
 	"encoding/binary"
@@ -19,23 +19,27 @@ type entry struct {
 
 const entrySize = 32
 
-// place says where a record lies: the segment's slot in Log.slots, the offset in
-// units, the block's length.
-type place struct{ slot, unit, length uint32 }
+// Place says where a record lies: the number of its segment, which has 24 bits, its offset in units, and
+// the block's length.
+type Place struct{ Slot, Unit, Length uint32 }
 
-func (p place) note(id hearth.ID) note { return note{id: id, unit: p.unit, length: p.length} }
+// Note is the note of the block at a place.
+func (p Place) Note(id hearth.ID) Note { return Note{ID: id, Unit: p.Unit, Length: p.Length} }
 
-func makeEntry(id hearth.ID, p place, state uint32) entry {
+func makeEntry(id hearth.ID, p Place, state uint32) entry {
 	i := uint64(id.Index)
 	return entry{id.Version, [2]uint64{
-		uint64(p.slot)<<40 | uint64(p.unit)<<16 | i&0xffff,
-		uint64(state)<<32 | uint64(p.length)<<11 | i>>16,
+		uint64(p.Slot)<<40 | uint64(p.Unit)<<16 | i&0xffff,
+		uint64(state)<<32 | uint64(p.Length)<<11 | i>>16,
 	}}
 }
 
-func (e *entry) free() bool     { return e.length() == 0 }
+func (e *entry) free() bool { return e.length() == 0 }
+
 func (e *entry) length() uint32 { return uint32(e.word[1]) >> 11 }
-func (e *entry) state() uint32  { return uint32(e.word[1] >> 32) }
+
+func (e *entry) state() uint32 { return uint32(e.word[1] >> 32) }
+
 func (e *entry) setState(state uint32) {
 	e.word[1] = uint64(state)<<32 | e.word[1]&0xffffffff
 }
@@ -44,13 +48,13 @@ func (e *entry) id() hearth.ID {
 	return hearth.ID{Version: e.version, Index: int64(e.word[0]&0xffff | e.word[1]&0x7ff<<16)}
 }
 
-func (e *entry) place() place {
-	return place{slot: uint32(e.word[0] >> 40), unit: uint32(e.word[0]>>16) & 0xffffff, length: e.length()}
+func (e *entry) place() Place {
+	return Place{Slot: uint32(e.word[0] >> 40), Unit: uint32(e.word[0]>>16) & 0xffffff, Length: e.length()}
 }
 
-// index maps IDs to places: 256 tables by the hash's first byte, each with open
+// Index maps IDs to places: 256 tables by the hash's first byte, each with open
 // addressing and linear probing.
-type index struct {
+type Index struct {
 	pool   *hearth.Pool
 	bytes  atomic.Int64 // reserved in pool
 	count  atomic.Int64
@@ -65,10 +69,10 @@ type shard struct {
 	_       [16]byte // keeps each shard off the others' cache lines
 }
 
-// newIndex returns an empty index, whose memory is claimed in a Pool.
-func newIndex(pool *hearth.Pool) *index { return &index{pool: pool} }
+// NewIndex returns an empty index, whose memory is claimed in a Pool.
+func NewIndex(pool *hearth.Pool) *Index { return &Index{pool: pool} }
 
-func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>56] }
+func (x *Index) shard(hash uint64) *shard { return &x.shards[hash>>56] }
 
 // home returns where probing for a hash starts. It scales the hash from [0, 2^56) to the table's
 // size, so that tables need not be powers of two.
@@ -98,15 +102,15 @@ func (s *shard) lookup(id hearth.ID, hash uint64) (int, bool) {
 	}
 }
 
-// get returns the place of id. touch, if not nil, gives the entry its next State.
-func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
+// Get returns the place of id. touch, if not nil, gives the entry its next State.
+func (x *Index) Get(id hearth.ID, touch func(uint32) uint32) (Place, bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, ok := s.lookup(id, hash)
 	if !ok {
-		return place{}, false
+		return Place{}, false
 	}
 	e := &s.slots[i]
 	if touch != nil {
@@ -115,15 +119,15 @@ func (x *index) get(id hearth.ID, touch func(uint32) uint32) (place, bool) {
 	return e.place(), true
 }
 
-// len is the number of blocks.
-func (x *index) len() int64 { return x.count.Load() }
+// Len is the number of blocks.
+func (x *Index) Len() int64 { return x.count.Load() }
 
-// memory is what the tables take in the Pool, in bytes.
-func (x *index) memory() int64 { return x.bytes.Load() }
+// Memory is what the tables take in the Pool, in bytes.
+func (x *Index) Memory() int64 { return x.bytes.Load() }
 
-// cost estimates the memory in bytes that so many more blocks would take. Eviction leaves the tables'
+// Cost estimates the memory in bytes that so many more blocks would take. Eviction leaves the tables'
 // memory as it is, and they do not fill up evenly.
-func (x *index) cost(blocks int64) int64 {
+func (x *Index) Cost(blocks int64) int64 {
 	free := (x.bytes.Load()/entrySize*9/10 - x.count.Load()) * 3 / 4
 	if blocks <= free {
 		return 0
@@ -132,8 +136,8 @@ func (x *index) cost(blocks int64) int64 {
 	return (blocks-free)*entrySize*10/8 + x.bytes.Load()/int64(len(x.shards))*5/4
 }
 
-// each calls f for all blocks, under the lock of a table.
-func (x *index) each(f func(id hearth.ID, p place)) {
+// Each calls f for all blocks, under the lock of a table.
+func (x *Index) Each(f func(id hearth.ID, p Place)) {
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
@@ -146,8 +150,8 @@ func (x *index) each(f func(id hearth.ID, p place)) {
 	}
 }
 
-// of returns the blocks of a version. step is called between two tables.
-func (x *index) of(version [16]byte, step func()) (all []hearth.ID) {
+// Of returns the blocks of a version. step is called between two tables.
+func (x *Index) Of(version [16]byte, step func()) (all []hearth.ID) {
 	for i := range x.shards {
 		step()
 		s := &x.shards[i]
@@ -162,14 +166,15 @@ func (x *index) of(version [16]byte, step func()) (all []hearth.ID) {
 	return all
 }
 
-func (x *index) setState(id hearth.ID, state uint32) bool {
-	_, ok := x.get(id, func(uint32) uint32 { return state })
+// SetState sets the State of a block, and reports whether it is there.
+func (x *Index) SetState(id hearth.ID, state uint32) bool {
+	_, ok := x.Get(id, func(uint32) uint32 { return state })
 	return ok
 }
 
-// room reserves room for id, to be put later; false means that the Pool has no memory. Each success
+// Room reserves room for id, to be put later; false means that the Pool has no memory. Each success
 // is followed by one put or one cancel.
-func (x *index) room(id hearth.ID) bool {
+func (x *Index) Room(id hearth.ID) bool {
 	s := x.shard(id.Hash())
 	for {
 		s.mu.Lock()
@@ -186,12 +191,12 @@ func (x *index) room(id hearth.ID) bool {
 	}
 }
 
-// rooms reserves room for all of some records, or for none.
-func (x *index) rooms(notes []note) bool {
+// Rooms reserves room for all of some records, or for none.
+func (x *Index) Rooms(notes []Note) bool {
 	for i := range notes {
-		if !x.room(notes[i].id) {
+		if !x.Room(notes[i].ID) {
 			for _, n := range notes[:i] {
-				x.cancel(n.id)
+				x.Cancel(n.ID)
 			}
 			return false
 		}
@@ -199,9 +204,9 @@ func (x *index) rooms(notes []note) bool {
 	return true
 }
 
-// expect makes empty tables for n entries, some 85 % full, or for as many as there is memory for.
+// Expect makes empty tables for n entries, some 85 % full, or for as many as there is memory for.
 // That memory includes the counts of so many pages. false means that the tables are not for all.
-func (x *index) expect(n int, pages int64) bool {
+func (x *Index) Expect(n int, pages int64) bool {
 	all := n
 	for ; n >= len(x.shards); n -= n/8 + 1 {
 		size := n/len(x.shards)*20/17 + 8
@@ -219,7 +224,8 @@ func (x *index) expect(n int, pages int64) bool {
 	return all < len(x.shards)
 }
 
-func (x *index) cancel(id hearth.ID) {
+// Cancel gives back what Room reserved.
+func (x *Index) Cancel(id hearth.ID) {
 	s := x.shard(id.Hash())
 	s.mu.Lock()
 	s.pending--
@@ -228,7 +234,7 @@ func (x *index) cancel(id hearth.ID) {
 
 // grow makes a table of had entries an eighth larger, unless somebody else did. Tables are then 80
 // to 90 % full. An entry costs 36 to 40 bytes, and is copied some nine times in its life.
-func (x *index) grow(s *shard, had int) bool {
+func (x *Index) grow(s *shard, had int) bool {
 	size := had + had/8 + 8
 	if !x.pool.Claim(int64(size) * entrySize) {
 		return false
@@ -253,9 +259,9 @@ func (x *index) grow(s *shard, had int) bool {
 	return true
 }
 
-// put enters id where room was reserved. If id is there already, wins decides by the old place
+// Put enters id where room was reserved. If id is there already, wins decides by the old place
 // whether the new one counts; the place that lost is returned.
-func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bool) (lost place, lose bool) {
+func (x *Index) Put(id hearth.ID, p Place, state uint32, wins func(old Place) bool) (lost Place, lose bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
 	s.mu.Lock()
@@ -266,7 +272,7 @@ func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bo
 		s.slots[i] = makeEntry(id, p, state)
 		s.count++
 		x.count.Add(1)
-		return place{}, false
+		return Place{}, false
 	}
 	old := s.slots[i].place()
 	if !wins(old) {
@@ -276,9 +282,9 @@ func (x *index) put(id hearth.ID, p place, state uint32, wins func(old place) bo
 	return old, true
 }
 
-// move replaces place old of id by p and keeps its state. false means that id is gone, or lies
+// Move replaces place old of id by p and keeps its state. false means that id is gone, or lies
 // elsewhere by now.
-func (x *index) move(id hearth.ID, old, p place) bool {
+func (x *Index) Move(id hearth.ID, old, p Place) bool {
 	hash := id.Hash()
 	s := x.shard(hash)
 	s.mu.Lock()
@@ -291,15 +297,15 @@ func (x *index) move(id hearth.ID, old, p place) bool {
 	return true
 }
 
-// remove deletes id, if it lies at *at; a nil at means anywhere.
-func (x *index) remove(id hearth.ID, at *place) (place, bool) {
+// Remove deletes id, if it lies at *at; a nil at means anywhere.
+func (x *Index) Remove(id hearth.ID, at *Place) (Place, bool) {
 	hash := id.Hash()
 	s := x.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, ok := s.lookup(id, hash)
 	if !ok || at != nil && s.slots[i].place() != *at {
-		return place{}, false
+		return Place{}, false
 	}
 	p := s.slots[i].place()
 	s.closeGapLocked(i)
@@ -329,9 +335,9 @@ func (s *shard) closeGapLocked(gap int) {
 	s.slots[gap] = entry{}
 }
 
-// sample returns an entry chosen by r: the first one at or behind a random position. Entries behind
+// Sample returns an entry chosen by r: the first one at or behind a random position. Entries behind
 // gaps are chosen more often, which does no harm to eviction.
-func (x *index) sample(r uint64) (id hearth.ID, p place, state uint32, ok bool) {
+func (x *Index) Sample(r uint64) (id hearth.ID, p Place, state uint32, ok bool) {
 	for try := range len(x.shards) {
 		s := &x.shards[(int(r>>56)+try)%len(x.shards)]
 		s.mu.Lock()
@@ -349,8 +355,8 @@ func (x *index) sample(r uint64) (id hearth.ID, p place, state uint32, ok bool) 
 	return id, p, 0, false
 }
 
-// drop releases all memory.
-func (x *index) drop() {
+// Drop releases all memory.
+func (x *Index) Drop() {
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
