@@ -166,6 +166,12 @@ func (x *Index) Of(version [16]byte, step func()) (all []hearth.ID) {
 	return all
 }
 
+// State is the State of a block, or 0 if it is not there.
+func (x *Index) State(id hearth.ID) (state uint32) {
+	x.Get(id, func(s uint32) uint32 { state = s; return s })
+	return state
+}
+
 // SetState sets the State of a block, and reports whether it is there.
 func (x *Index) SetState(id hearth.ID, state uint32) bool {
 	_, ok := x.Get(id, func(uint32) uint32 { return state })

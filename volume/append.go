@@ -1,0 +1,359 @@
+package volume
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
+	"github.com/hearthfs/hearth/internal/device"
+	"github.com/hearthfs/hearth/internal/piece"
+)
+
+var (
+	errQueue    = errors.New("more blocks wait for the volume than it writes")
+	errLearning = errors.New("the volume's segments are being read still")
+	errNoRange  = errors.New("no range of the volume's segments is this node's to write")
+	errNotMine  = errors.New("another node answers for the block")
+	errMemory   = errors.New("no memory for the index of the volume")
+)
+
+// stageSize is the largest single write: a header page, a block and its header, and the rest for small
+// ones.
+const stageSize = hearth.BlockSize + 64<<10
+
+// none is the number of no segment.
+const none = ^uint32(0)
+
+// writer packs records into stage and has the open segment. It belongs to the holder of Volume.turn.
+type writer struct {
+	open   uint32 // the open segment, or none
+	spare  uint32 // a segment without blocks, which is opened next, or none
+	head   header // of open
+	stage  []byte
+	filled int   // bytes in stage
+	tail   int64 // offset of stage in the segment
+	placed []placed
+	index  []byte // notes of the open segment, with room for all
+	count  int
+	moved  bool  // blocks were moved out of spare since the last flush
+	err    error // of closing
+}
+
+type placed struct {
+	note record.Note
+	old  *record.Place // where it lay, if it is moved
+	item int           // of the batch, or -1
+}
+
+func (w *writer) begin(v *Volume) {
+	w.open, w.spare = none, none
+	w.stage = device.Aligned(stageSize)
+	w.index = device.Aligned(int(indexSize(v.most())))
+}
+
+// Takes reports whether Put would take the block now.
+func (v *Volume) Takes(b hearth.Block) bool { return v.refuses(b.ID()) == nil && !v.Has(b.ID()) }
+
+// refuses says why the volume takes no block of that name now.
+func (v *Volume) refuses(id hearth.ID) error {
+	switch away := v.away.Load(); {
+	case away != nil:
+		return *away
+	case v.readOnly.Load():
+		return ErrReadOnly
+	case !v.o.Mine(id):
+		return errNotMine
+	case uint64(id.Index) >= record.MaxIndex:
+		return fmt.Errorf("block %d of an object: the format has room for %d", id.Index, record.MaxIndex)
+	}
+	return nil
+}
+
+// Put offers a whole block. When writes lag, it declines.
+func (v *Volume) Put(b hearth.Block, view *hearth.View) error { return v.Spill(b.ID(), view) }
+
+// Spill is Put of a block of which only the name is known, as an eviction has it.
+func (v *Volume) Spill(id hearth.ID, view *hearth.View) error {
+	err := v.refuses(id)
+	if err == nil && v.Has(id) {
+		return nil
+	}
+	if err == nil {
+		if ok, _ := v.queue.offer(item{id: id, view: view}); !ok {
+			err = errQueue
+		}
+	}
+	if err != nil {
+		v.stats.dropped.Add(1)
+		return hearth.NotKept(err.Error())
+	}
+	return nil
+}
+
+// Keep is Put that waits, and returns once the block is written.
+func (v *Volume) Keep(ctx context.Context, b hearth.Block, view *hearth.View) error {
+	id := b.ID()
+	err := v.refuses(id)
+	if err == nil && v.Has(id) {
+		return nil
+	}
+	if err == nil {
+		err = v.queue.wait(ctx, item{id: id, view: view})
+	}
+	if err != nil && ctx.Err() == nil {
+		return hearth.NotKept(err.Error())
+	}
+	return err
+}
+
+// Flush returns once everything that was given before is on the device for good.
+func (v *Volume) Flush(ctx context.Context) error {
+	if err := v.away.Load(); err != nil {
+		return *err
+	}
+	return v.queue.wait(ctx, item{})
+}
+
+// write is the writer's goroutine.
+func (v *Volume) write() {
+	defer close(v.wrote)
+	for {
+		items := v.queue.take()
+		v.turn <- struct{}{}
+		if len(items) == 0 {
+			v.guard.Writer.Work()
+			v.writer.err = v.closeSegment()
+			if v.usable() {
+				v.writer.err = errors.Join(v.writer.err, v.flushDevice())
+			}
+			v.guard.Writer.Rest()
+			<-v.turn
+			return
+		}
+		v.guard.Writer.Work()
+		v.append(items)
+		v.guard.Writer.Rest()
+		<-v.turn
+	}
+}
+
+// append writes a batch. Each item is freed with what came of it.
+func (v *Volume) append(items []item) {
+	w := &v.writer
+	errs := make([]error, len(items))
+	for i, x := range items {
+		if x.view == nil {
+			errs[i] = errors.Join(v.writeStage(errs), v.flushDevice())
+			continue
+		}
+		if err := v.refuses(x.id); err != nil {
+			errs[i] = err
+			continue
+		}
+		if _, held := v.index.Get(x.id, nil); held {
+			continue
+		}
+		errs[i] = v.place(errs, placed{note: record.Note{ID: x.id, Length: uint32(x.view.Len())}, item: i}, x.view.Bytes(), piece.Known(x.view.Sums()))
+	}
+	_ = v.writeStage(errs) // the blocks' errors say it
+	for i, x := range items {
+		if errs[i] != nil && x.view != nil {
+			v.stats.dropped.Add(1)
+		}
+		v.queue.free(x, errs[i])
+	}
+	w.placed = w.placed[:0]
+}
+
+// place packs a record into stage. errs receive what writing the stage brings, by item.
+func (v *Volume) place(errs []error, p placed, data []byte, sums []uint64) error {
+	w := &v.writer
+	if err := v.makeRoom(errs, len(data)); err != nil {
+		return err
+	}
+	if !v.index.Room(p.note.ID) {
+		v.stats.unindexed.Add(1)
+		return errMemory
+	}
+	p.note.Unit = uint32((w.tail + int64(w.filled)) / record.UnitSize)
+	head, size := record.HeaderSize(len(data)), int(record.Size(len(data)))
+	room := w.stage[w.filled : w.filled+size]
+	record.PutHeader(room, p.note, w.head.salt, data, sums)
+	copy(room[head:], data)
+	clear(room[head+len(data):])
+	w.filled += size
+	w.placed = append(w.placed, p)
+	return nil
+}
+
+// makeRoom makes room in stage and in the open segment for the record of a block of length bytes.
+func (v *Volume) makeRoom(errs []error, length int) error {
+	w, size := &v.writer, int(record.Size(length))
+	for {
+		if w.open == none {
+			if err := v.openNext(errs); err != nil {
+				return err
+			}
+		}
+		if !record.Packed(length) {
+			v.pad()
+		}
+		count := w.count + len(w.placed) + 1
+		if end := w.tail + int64(w.filled+size); count > v.most() || record.RoundUp(end, pageSize)+indexSize(count) > v.g.segment {
+			if err := errors.Join(v.writeStage(errs), v.closeSegment()); err != nil {
+				return err
+			}
+			continue
+		}
+		if w.filled+size <= stageSize {
+			return nil
+		}
+		if err := v.writeStage(errs); err != nil {
+			return err
+		}
+	}
+}
+
+// pad fills stage up to a page.
+func (v *Volume) pad() {
+	w := &v.writer
+	end := int(record.RoundUp(int64(w.filled), pageSize))
+	clear(w.stage[w.filled:end])
+	w.filled = end
+}
+
+// writeStage writes stage and publishes its records. After an error they are forgotten, and the next
+// batch writes the same pages again.
+func (v *Volume) writeStage(errs []error) error {
+	w := &v.writer
+	if len(w.placed) == 0 {
+		return nil
+	}
+	v.pad()
+	err := v.writeAt(w.stage[:w.filled], v.g.offset(w.open)+w.tail)
+	if err != nil {
+		for _, p := range w.placed {
+			v.index.Cancel(p.note.ID)
+			if p.item >= 0 {
+				errs[p.item] = err
+			}
+		}
+		if w.tail == 0 {
+			w.open = none // its header page was perhaps never written
+		}
+	} else {
+		w.tail += int64(w.filled)
+		for _, p := range w.placed {
+			v.publish(p)
+		}
+	}
+	w.placed, w.filled = w.placed[:0], 0
+	return err
+}
+
+// publish enters a written record into the index. From here on it is found.
+func (v *Volume) publish(p placed) {
+	w := &v.writer
+	record.AppendNote(w.index[:w.count*record.NoteSize], p.note)
+	w.count++
+	at := record.Place{Slot: w.open, Unit: p.note.Unit, Length: p.note.Length}
+	v.index.Put(p.note.ID, at, cold, func(record.Place) bool { return true })
+	if p.old != nil {
+		v.stats.moved.Add(1)
+		return
+	}
+	v.stats.appended.Add(1)
+	v.stats.appendedBytes.Add(int64(p.note.Length))
+}
+
+// closeSegment closes the open segment by its index, which the next flush makes durable.
+func (v *Volume) closeSegment() error {
+	w := &v.writer
+	if w.open == none {
+		return nil
+	}
+	n := w.open
+	w.open = none
+	if w.tail == 0 || !v.usable() {
+		return nil
+	}
+	size := int(indexSize(w.count))
+	putIndex(w.index[:size], &w.head, w.count, v.g.segment)
+	if err := v.writeAt(w.index[:size], v.g.offset(n)+v.g.segment-int64(size)); err != nil {
+		return err // whoever learns the segment finds its records by their headers
+	}
+	v.segments[n].closed = true
+	return nil
+}
+
+// openNext begins a segment anew.
+func (v *Volume) openNext(errs []error) error {
+	w := &v.writer
+	if w.spare == none {
+		if err := v.reserve(errs); err != nil {
+			return err
+		}
+	}
+	n := w.spare
+	w.spare = none
+	if w.moved { // their former records go now
+		if err := v.flushDevice(); err != nil {
+			return err
+		}
+	}
+	s := &v.segments[n]
+	w.head = header{format: Format, segment: n, volume: v.g.volume, generation: s.generation + 1, node: v.o.Node, began: v.o.Now().UnixMilli()}
+	var salt [8]byte
+	if _, err := rand.Read(salt[:]); err != nil {
+		return fmt.Errorf("draw a segment's salt: %w", err)
+	}
+	w.head.salt = max(1, binary.LittleEndian.Uint64(salt[:]))
+	w.head.put(w.stage)
+	w.filled, w.tail, w.count, w.open = pageSize, 0, 0, n
+	s.generation, s.began, s.closed = w.head.generation, w.head.began, false
+	s.salt.Store(w.head.salt)
+	if err := v.reserve(errs); err != nil && w.spare == none {
+		return nil // the open segment has room; the next one will say why
+	}
+	return nil
+}
+
+func (v *Volume) writeAt(p []byte, off int64) error {
+	if err := v.away.Load(); err != nil {
+		return *err
+	}
+	_, err := v.dev.WriteAt(p, off)
+	v.guard.Writer.Work()
+	if err == nil {
+		v.failed.Store(0)
+		v.stats.written.Add(int64(len(p)))
+		return nil
+	}
+	if errors.Is(err, ErrReadOnly) {
+		if !v.readOnly.Swap(true) {
+			v.tell()
+		}
+		return err
+	}
+	v.failure(err)
+	return err
+}
+
+func (v *Volume) flushDevice() error {
+	if err := v.away.Load(); err != nil {
+		return *err
+	}
+	err := v.dev.Flush()
+	v.guard.Writer.Work()
+	v.stats.flushes.Add(1)
+	if err != nil {
+		v.failure(err)
+		return err
+	}
+	v.writer.moved = false
+	return nil
+}

@@ -1,0 +1,164 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Device is what a volume lies on: a namespace of an NVMe/TCP target, a block device, a plain file.
+// Offsets, lengths and memory are multiples of BlockSize, and memory is aligned to 4 KiB.
+type Device interface {
+	io.ReaderAt
+	io.WriterAt
+	// Flush returns once all writes that have returned are durable.
+	Flush() error
+	// Discard says that nobody needs [off, off+n) any more. What it reads then is undefined.
+	Discard(off, n int64) error
+	// Size is the device's in bytes, as it was last seen.
+	Size() int64
+	// BlockSize is the unit of reads and writes in bytes: 512 to 4096.
+	BlockSize() int
+}
+
+// ErrReadOnly means that a device takes no writes.
+var ErrReadOnly = errors.New("the device is read-only")
+
+// File is a block device or a plain file, past the page cache where that works.
+type File struct {
+	name     string
+	fd       int
+	size     int64
+	block    int
+	plain    bool // not a block device
+	readOnly bool
+}
+
+// OpenFile opens a block device or a plain file. What may only be read is opened so, and takes no writes.
+func OpenFile(name string) (*File, error) {
+	f := &File{name: name, block: pageSize}
+	var err error
+	for _, flags := range []int{unix.O_RDWR | unix.O_DIRECT, unix.O_RDWR, unix.O_RDONLY | unix.O_DIRECT, unix.O_RDONLY} {
+		f.readOnly = flags&unix.O_RDWR == 0
+		f.fd, err = unix.Open(name, flags|unix.O_CLOEXEC, 0)
+		if err == nil {
+			break
+		}
+		if err != unix.EINVAL && err != unix.EROFS && err != unix.EACCES && err != unix.EPERM {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open volume %s: %w", name, err)
+	}
+	if err := f.measure(); err != nil {
+		_ = unix.Close(f.fd)
+		return nil, err
+	}
+	return f, nil
+}
+
+// measure finds the size and the block size.
+func (f *File) measure() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return fmt.Errorf("stat volume %s: %w", f.name, err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		f.plain, f.size = true, st.Size
+		return nil
+	case unix.S_IFBLK:
+	default:
+		return fmt.Errorf("volume %s: neither a block device nor a plain file: %w", f.name, fs.ErrInvalid)
+	}
+	size, err := unix.Seek(f.fd, 0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("find the size of volume %s: %w", f.name, err)
+	}
+	block, err := unix.IoctlGetInt(f.fd, unix.BLKSSZGET)
+	if err != nil {
+		return fmt.Errorf("find the block size of volume %s: %w", f.name, err)
+	}
+	f.size, f.block = size, block
+	return nil
+}
+
+// Size is the file's or device's size in bytes when it was opened.
+func (f *File) Size() int64 { return f.size }
+
+// BlockSize is the device's logical block size in bytes, and 4096 for a file.
+func (f *File) BlockSize() int { return f.block }
+
+// ReadAt fills p, or returns an error.
+func (f *File) ReadAt(p []byte, off int64) (done int, err error) {
+	for done < len(p) {
+		n, err := unix.Pread(f.fd, p[done:], off+int64(done))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return done, fmt.Errorf("read volume %s at %d: %w", f.name, off, err)
+		case n == 0:
+			return done, fmt.Errorf("read volume %s at %d: %w", f.name, off, io.ErrUnexpectedEOF)
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// WriteAt writes all of p, or returns an error.
+func (f *File) WriteAt(p []byte, off int64) (done int, err error) {
+	if f.readOnly {
+		return 0, fmt.Errorf("write volume %s: %w", f.name, ErrReadOnly)
+	}
+	if off < 0 || off+int64(len(p)) > f.size { // a file would grow
+		return 0, fmt.Errorf("write volume %s at %d: %w", f.name, off, io.ErrShortWrite)
+	}
+	for done < len(p) {
+		n, err := unix.Pwrite(f.fd, p[done:], off+int64(done))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return done, fmt.Errorf("write volume %s at %d: %w", f.name, off, err)
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// Flush makes all writes durable.
+func (f *File) Flush() error {
+	if f.readOnly {
+		return nil
+	}
+	if err := unix.Fdatasync(f.fd); err != nil {
+		return fmt.Errorf("flush volume %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// Discard frees a range, where the file system or the device can. It is no error if it cannot.
+func (f *File) Discard(off, n int64) error {
+	if f.readOnly {
+		return fmt.Errorf("discard of volume %s: %w", f.name, ErrReadOnly)
+	}
+	err := unix.Fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	if err != nil && err != unix.EOPNOTSUPP && err != unix.ENODEV && err != unix.ENOSYS {
+		return fmt.Errorf("discard of volume %s at %d: %w", f.name, off, err)
+	}
+	return nil
+}
+
+// Close closes the file. Nothing is buffered here that could be lost.
+func (f *File) Close() error {
+	if err := unix.Close(f.fd); err != nil {
+		return &os.PathError{Op: "close", Path: f.name, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package volume
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/cache/record"
+	"github.com/hearthfs/hearth/internal/device"
+)
+
+// learners is how many segments are read at a time.
+const learners = 8
+
+// learn reads the indexes of all segments, and keeps the places of this node's blocks. Segments that no
+// index closes were open when a node ended; their records are found by their headers, and where the range
+// is this node's, an index closes them.
+func (v *Volume) learn() {
+	v.learning.Lock()
+	defer v.learning.Unlock()
+	v.learned.Store(0)
+	var work errgroup.Group
+	work.SetLimit(learners)
+	for n := range v.g.count {
+		if v.ctx.Err() != nil || !v.usable() {
+			break
+		}
+		work.Go(func() error {
+			if v.learnSegment(n) {
+				v.learned.Add(1)
+			}
+			return nil
+		})
+	}
+	_ = work.Wait() // none fails
+	v.tell()
+}
+
+// Relearn reads the indexes again, since Mine or Owns have other answers now. Places of blocks that are not
+// this node's any more are forgotten. It waits for that, or for ctx.
+func (v *Volume) Relearn(ctx context.Context) error {
+	var others []hearth.ID
+	v.index.Each(func(id hearth.ID, _ record.Place) {
+		if !v.o.Mine(id) {
+			others = append(others, id)
+		}
+	})
+	for _, id := range others {
+		v.index.Remove(id, nil)
+	}
+	done := make(chan struct{})
+	v.work.Go(func() {
+		defer close(done)
+		v.learn()
+	})
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// learnSegment reads one segment's index, and reports whether it is known then.
+func (v *Volume) learnSegment(n uint32) bool {
+	h, notes, err := v.look(n, func(op func() error) error { return v.aside(v.ctx, op) })
+	if err != nil {
+		if v.ctx.Err() == nil && err != errAway {
+			v.failure(err)
+		}
+		return false
+	}
+	select {
+	case v.turn <- struct{}{}:
+	case <-v.ctx.Done():
+		return false
+	}
+	adopted := v.adopt(n, h, notes)
+	<-v.turn
+	if adopted && h.salt != 0 && !h.closed && v.o.Owns(v.g.volume, int(n/v.g.span)) {
+		v.closeFor(n, h, notes)
+	}
+	return true
+}
+
+// adopt takes over what was read of a segment, unless the writer knows better. The caller has the turn.
+func (v *Volume) adopt(n uint32, h looked, notes []record.Note) bool {
+	s := &v.segments[n]
+	if n == v.writer.open || n == v.writer.spare || s.learned && s.generation > h.generation {
+		return false
+	}
+	s.generation, s.began, s.closed, s.learned = h.generation, h.began, h.closed, true
+	s.salt.Store(h.salt)
+	for _, x := range notes {
+		if !v.o.Mine(x.ID) {
+			continue
+		}
+		if !v.index.Room(x.ID) {
+			v.stats.unindexed.Add(1)
+			continue
+		}
+		v.index.Put(x.ID, record.Place{Slot: n, Unit: x.Unit, Length: x.Length}, cold, func(old record.Place) bool {
+			return old.Slot == n || v.segments[old.Slot].began <= h.began
+		})
+	}
+	return true
+}
+
+// closeFor closes a segment by an index for a node that went away, so that it is read at once from now on.
+// If that node is there still and appends to it, its own index takes this one's place. If it fails, the
+// segment is found by its headers again.
+func (v *Volume) closeFor(n uint32, h looked, notes []record.Note) {
+	end := int64(pageSize)
+	for _, x := range notes {
+		end = max(end, record.RoundUp(x.End(), pageSize))
+	}
+	size := indexSize(len(notes))
+	if len(notes) > maxRecords || end+size > v.g.segment || v.readOnly.Load() {
+		return
+	}
+	_ = v.aside(v.ctx, func() error {
+		b := device.Aligned(int(size))
+		for i, x := range notes {
+			record.AppendNote(b[:i*record.NoteSize], x)
+		}
+		putIndex(b, &h.header, len(notes), v.g.segment)
+		_, err := v.dev.WriteAt(b, v.g.offset(n)+v.g.segment-size)
+		return err
+	})
+}
+
+// looked is what look found of a segment. A salt of 0 means that nothing is there.
+type looked struct {
+	header
+	closed bool
+}
+
+// look reads a segment's header, and its index or, where none closes it, the headers of its records. run
+// runs each operation of the device.
+func (v *Volume) look(n uint32, run func(op func() error) error) (l looked, notes []record.Note, err error) {
+	base := v.g.offset(n)
+	read := func(b []byte, off int64) error {
+		return run(func() error {
+			_, err := v.dev.ReadAt(b, base+off)
+			v.stats.read.Add(int64(len(b)))
+			return err
+		})
+	}
+	head, last := device.Aligned(pageSize), device.Aligned(pageSize)
+	if err := read(head, 0); err != nil {
+		return l, nil, err
+	}
+	h, ok := parseHeader(head)
+	if check.Zero(head) || ok && (h.volume != v.g.volume || h.segment != n) {
+		return l, nil, nil
+	}
+	if err := read(last, v.g.segment-pageSize); err != nil {
+		return l, nil, err
+	}
+	t, whole := parseTrailer(last[pageSize-trailerSize:])
+	if !ok && whole { // the header is damaged: what the trailer says of it is enough
+		h = header{segment: n, generation: t.generation, salt: t.salt}
+	} else if !ok {
+		return l, nil, nil
+	}
+	l.header = h
+	if whole && t.closes(&h, v.g.segment) {
+		b := device.Aligned(int(v.g.segment - t.offset))
+		if err := read(b, t.offset); err != nil {
+			return l, nil, err
+		}
+		if parseIndex(b, &t, func(x record.Note) { notes = append(notes, x) }) {
+			l.closed = true
+			return l, notes, nil
+		}
+		notes = nil
+	}
+	notes, err = scan(read, h.salt, v.g.segment)
+	return l, notes, err
+}
+
+// scanWindow is how much scan reads at once.
+const scanWindow = 256 << 10
+
+// scan finds the records of a segment by their headers. Behind a damaged one it tries each unit; the salt
+// keeps a block's own bytes from passing for a record.
+func scan(read func(b []byte, off int64) error, salt uint64, size int64) (notes []record.Note, err error) {
+	window := device.Aligned(scanWindow)
+	var base, have int64
+	for at := int64(pageSize); at < size; {
+		if at < base || at+int64(record.HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
+			base = at &^ (pageSize - 1)
+			have = min(scanWindow, size-base)
+			if err := read(window[:have], base); err != nil {
+				return nil, err
+			}
+		}
+		if n, ok := record.ParseHeader(window[at-base:have], salt, at); ok && n.Valid(size) {
+			notes = append(notes, n)
+			at = n.End()
+			continue
+		}
+		at += record.UnitSize
+	}
+	return notes, nil
+}

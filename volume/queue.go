@@ -1,0 +1,135 @@
+package volume
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hearthfs/hearth"
+)
+
+// item is a block that waits to be written, or a flush.
+type item struct {
+	id   hearth.ID
+	view *hearth.View // nil: a flush
+	done chan error   // receives once, if somebody waits
+}
+
+// queue has the blocks that wait to be written, up to a bound in bytes.
+type queue struct {
+	mu     sync.Mutex // guards the rest
+	limit  int64
+	held   int64
+	items  []item
+	closed bool
+	more   chan struct{} // capacity 1: something came
+	less   chan struct{} // closed, and made anew, when there is room
+}
+
+func (q *queue) begin(limit int64) {
+	q.limit, q.more, q.less = limit, make(chan struct{}, 1), make(chan struct{})
+}
+
+// offer adds an item, unless there is no room. The queue has a reference of its own to the View. A single
+// block always has room in an empty queue.
+func (q *queue) offer(x item) (ok bool, less <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := int64(0)
+	if x.view != nil {
+		n = int64(x.view.Len())
+	}
+	if q.closed || n > 0 && q.held > 0 && q.held+n > q.limit {
+		return false, q.less
+	}
+	if x.view != nil {
+		x.view.Retain()
+	}
+	q.held += n
+	q.items = append(q.items, x)
+	select {
+	case q.more <- struct{}{}:
+	default:
+	}
+	return true, nil
+}
+
+// wait is offer that waits for room, and then for what comes of it.
+func (q *queue) wait(ctx context.Context, x item) error {
+	x.done = make(chan error, 1)
+	for {
+		ok, less := q.offer(x)
+		if ok {
+			break
+		}
+		if q.isClosed() {
+			return errClosed
+		}
+		select {
+		case <-less:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	select {
+	case err := <-x.done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// take returns what waits, or nil once the queue is closed and empty. The caller calls free for each.
+func (q *queue) take() []item {
+	for {
+		q.mu.Lock()
+		items, closed := q.items, q.closed
+		q.items = nil
+		q.mu.Unlock()
+		if len(items) > 0 || closed {
+			return items
+		}
+		<-q.more
+	}
+}
+
+// free ends an item.
+func (q *queue) free(x item, err error) {
+	if x.view != nil {
+		q.mu.Lock()
+		q.held -= int64(x.view.Len())
+		close(q.less)
+		q.less = make(chan struct{})
+		q.mu.Unlock()
+		x.view.Release()
+	}
+	if x.done != nil {
+		x.done <- err
+	}
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.closed = true
+	close(q.less)
+	q.less = make(chan struct{})
+	select {
+	case q.more <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
+}
+
+func (q *queue) bytes() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.held
+}

@@ -1,0 +1,188 @@
+package volume
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hearthfs/hearth/cache/check"
+	"github.com/hearthfs/hearth/internal/device"
+)
+
+var (
+	// ErrNoVolume means that a device has no whole superblock.
+	ErrNoVolume = errors.New("no Hearth volume is there: format it by hearth volume format")
+	// ErrForeign means that a volume belongs to another cluster.
+	ErrForeign = errors.New("the volume belongs to another cluster")
+	// ErrNewer means that a newer version of Hearth wrote a volume.
+	ErrNewer = errors.New("a newer version of Hearth wrote the volume: update this one")
+	// ErrTaken means that a device holds something already.
+	ErrTaken = errors.New("the device is not empty")
+)
+
+// FormatOptions say how a device is formatted.
+type FormatOptions struct {
+	// Cluster is the cluster that the volume will belong to, as Options.Cluster.
+	Cluster [16]byte
+	// Label is a name for people, of at most 32 bytes.
+	Label string
+	// Segment is the size of a segment in bytes, a multiple of 4096 from 4 MiB to 1 GiB. 0 has it chosen.
+	Segment int64
+	// Force formats a device that holds something. Without it that is ErrTaken.
+	Force bool
+	// DryRun writes nothing.
+	DryRun bool
+	// Now is the time of formatting. 0 means the present.
+	Now time.Time
+}
+
+// Info is what a superblock says of a volume.
+type Info struct {
+	// ID is random, and the volume's for ever.
+	ID [16]byte
+	// Cluster is the cluster that it belongs to.
+	Cluster [16]byte
+	// Label is its name for people.
+	Label string
+	// Size is what it uses of its device, and Segment the size of a segment, in bytes.
+	Size, Segment int64
+	// Segments and Ranges are how many it has. The nodes of a ring share the ranges.
+	Segments, Ranges int
+	// Created is when it was formatted.
+	Created time.Time
+	// Format is the version of its format.
+	Format uint32
+}
+
+func (g *geometry) info() Info {
+	return Info{ID: g.volume, Cluster: g.cluster, Label: g.label, Size: g.size, Segment: g.segment,
+		Segments: int(g.count), Ranges: g.ranges(), Created: time.Unix(g.created, 0), Format: g.format}
+}
+
+// MakeVolume writes an empty volume to a device. What the device held is lost.
+func MakeVolume(d Device, o FormatOptions) (Info, error) {
+	g, err := plan(d.Size(), o.Segment)
+	if err != nil {
+		return Info{}, err
+	}
+	if len(o.Label) > labelSize {
+		return Info{}, fmt.Errorf("label %q: at most %d bytes", o.Label, labelSize)
+	}
+	if held := signature(d); held != "" && !o.Force {
+		return Info{}, fmt.Errorf("%w: it holds %s; --force overwrites it", ErrTaken, held)
+	}
+	if _, err := rand.Read(g.volume[:]); err != nil {
+		return Info{}, fmt.Errorf("draw a volume's id: %w", err)
+	}
+	if o.Now.IsZero() {
+		o.Now = time.Now()
+	}
+	g.cluster, g.label, g.created = o.Cluster, o.Label, o.Now.Unix()
+	if o.DryRun {
+		return g.info(), nil
+	}
+	return g.info(), g.write(d)
+}
+
+// write makes the segments free, and writes the second superblock before the first.
+func (g *geometry) write(d Device) error {
+	if err := d.Discard(0, g.size); err != nil {
+		return err
+	}
+	page := device.Aligned(pageSize)
+	for i := range g.count { // what a device does not discard may look like a segment
+		if _, err := d.WriteAt(page, g.offset(i)); err != nil {
+			return err
+		}
+	}
+	for copy := uint32(1); ; copy-- {
+		if err := d.Flush(); err != nil {
+			return err
+		}
+		g.copy = copy
+		g.put(page)
+		if _, err := d.WriteAt(page, int64(copy)*g.last()); err != nil {
+			return err
+		}
+		if copy == 0 {
+			return d.Flush()
+		}
+	}
+}
+
+// Look reads the superblock of a device. The error is ErrNoVolume or ErrNewer, or the device's.
+func Look(d Device) (Info, error) {
+	g, err := look(d)
+	return g.info(), err
+}
+
+// look reads the first superblock, or the second where the first is damaged.
+func look(d Device) (g geometry, err error) {
+	page := device.Aligned(pageSize)
+	for _, at := range []int64{0, d.Size()&^(pageSize-1) - pageSize} {
+		if _, err := d.ReadAt(page, at); err != nil {
+			return g, err
+		}
+		g, ok := parseGeometry(page)
+		switch {
+		case ok && g.format > Format:
+			return g, fmt.Errorf("%w (its format is %d, and this version knows %d)", ErrNewer, g.format, Format)
+		case ok && g.size > d.Size():
+			return g, fmt.Errorf("the volume has %d bytes, and its device only %d: it was made smaller", g.size, d.Size())
+		case ok:
+			return g, nil
+		}
+	}
+	return g, ErrNoVolume
+}
+
+// join is look for a node of a cluster.
+func join(d Device, cluster [16]byte) (geometry, error) {
+	g, err := look(d)
+	if err == nil && g.cluster != cluster {
+		err = fmt.Errorf("%w: its cluster is %s, and this node's %s; format it anew, or give this node the key of its cluster",
+			ErrForeign, hex.EncodeToString(g.cluster[:4]), hex.EncodeToString(cluster[:4]))
+	}
+	return g, err
+}
+
+// signatures are those of what a device may hold, by their place.
+func signatures() []struct {
+	name, magic string
+	at          int
+} {
+	return []struct {
+		name, magic string
+		at          int
+	}{
+		{"a partition table (GPT)", "EFI PART", 512}, {"a partition table (GPT)", "EFI PART", 4096},
+		{"an ext file system", "\x53\xef", 0x438}, {"an XFS file system", "XFSB", 0},
+		{"a Btrfs file system", "_BHRfS_M", 0x10040}, {"an LVM volume", "LABELONE", 512},
+		{"a swap area", "SWAPSPACE2", 4086}, {"an encrypted volume (LUKS)", "LUKS\xba\xbe", 0},
+		{"an MD RAID member", "\xfc\x4e\x2b\xa9", 4096}, {"a bcachefs file system", "\xc6\x85\x73\xf6", 4096 + 24},
+		{"a partition table (MBR)", "\x55\xaa", 510}, {"a ZFS pool", "\x0c\xb1\xba\x00\x00\x00\x00\x00", 128 << 10},
+	}
+}
+
+// signature says what a device holds, as far as its first 256 KiB tell. "" means nothing.
+func signature(d Device) string {
+	if g, err := look(d); err == nil || errors.Is(err, ErrNewer) {
+		return fmt.Sprintf("the Hearth volume %s %q", hex.EncodeToString(g.volume[:4]), g.label)
+	}
+	head := device.Aligned(int(min(256<<10, d.Size()&^(pageSize-1))))
+	if _, err := d.ReadAt(head, 0); err != nil {
+		return "what cannot be read: " + err.Error()
+	}
+	for _, s := range signatures() {
+		if end := s.at + len(s.magic); end <= len(head) && bytes.Equal(head[s.at:end], []byte(s.magic)) {
+			return s.name
+		}
+	}
+	if !check.Zero(head) {
+		return "bytes that are not zero"
+	}
+	return ""
+}

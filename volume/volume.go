@@ -1,0 +1,263 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
+	"github.com/hearthfs/hearth/internal/device"
+)
+
+const (
+	defaultQueue = 16 << 20
+	// maxLeft bounds the operations that were abandoned on a device that does not answer.
+	maxLeft = 64
+	// failures in a row, of reads or writes, take a volume out of use; then it is tried again, after
+	// retryFirst, and each time after twice as long, up to retryLast.
+	failures              = 4
+	retryFirst, retryLast = time.Second, 30 * time.Second
+)
+
+// Options say what a node does with a volume.
+type Options struct {
+	// Pool is where the index and all buffers are claimed.
+	Pool *hearth.Pool
+	// Cluster is the node's cluster. A volume of another one is refused.
+	Cluster [16]byte
+	// Node is noted in the segments that this node writes.
+	Node [16]byte
+	// Mine reports whether this node answers for a block, so that its place is kept in memory. nil means
+	// that it answers for all.
+	Mine func(hearth.ID) bool
+	// Owns reports whether this node appends to a range of segments. nil means to all. Two nodes that both
+	// do so waste room, and serve no wrong byte.
+	Owns func(volume [16]byte, span int) bool
+	// Queue bounds the bytes of blocks that wait to be written. 0 means 16 MiB.
+	Queue int64
+	// Patience is how long an operation may take without a sign of life. 0 means 2 s.
+	Patience time.Duration
+	// Changed is called when State changes, with no lock held. nil means that nobody wants to know.
+	Changed func(State)
+	// Now tells the time. nil means time.Now.
+	Now func() time.Time
+}
+
+// State is what a volume is to its node.
+type State struct {
+	// Learned segments, of All, have been read for the places of blocks. When both are equal, the volume
+	// is known.
+	Learned, All int
+	// Away says why the volume is out of use. nil means that it is in use.
+	Away error
+	// ReadOnly says that it takes no writes.
+	ReadOnly bool
+}
+
+// segment is what this node knows of a segment of the volume.
+type segment struct {
+	salt atomic.Uint64 // of its records; 0: unknown, or nothing is there
+
+	// The holder of Volume.turn owns the rest.
+	generation uint64
+	began      int64 // Unix ms
+	closed     bool  // by its index
+	learned    bool
+}
+
+// Volume is a volume that a node has attached. It is a hearth.Store.
+type Volume struct {
+	dev      Device
+	o        Options
+	g        geometry
+	guard    *device.Guard
+	index    *record.Index
+	segments []segment
+	stats    counters
+
+	away     atomic.Pointer[error] // why it is out of use; nil: it is in use
+	readOnly atomic.Bool
+	learned  atomic.Int64
+	failed   atomic.Int32 // operations in a row
+
+	learning sync.Mutex    // held while the indexes are read
+	turn     chan struct{} // capacity 1; whoever has put into it may change segments and owns writer
+	writer   writer
+	queue    queue
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
+	wrote  chan struct{} // closed when the writer has ended
+	reads  sync.Pool     // of *read
+	close  func() error  // end, once
+}
+
+// Attach reads a volume's superblock and begins to learn its blocks' places in the background. The device
+// is the caller's, who closes it after Close. The errors are ErrNoVolume, ErrForeign, ErrNewer, or the
+// device's.
+func Attach(d Device, o Options) (*Volume, error) {
+	if o.Mine == nil {
+		o.Mine = func(hearth.ID) bool { return true }
+	}
+	if o.Owns == nil {
+		o.Owns = func([16]byte, int) bool { return true }
+	}
+	if o.Queue <= 0 {
+		o.Queue = defaultQueue
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{})}
+	v.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: v.usable, Hangs: v.hangs})
+	v.reads.New, v.close = v.newRead, sync.OnceValue(v.end)
+	v.ctx, v.cancel = context.WithCancelCause(context.Background())
+	go v.guard.LookOut()
+	err := v.aside(v.ctx, func() (err error) {
+		v.g, err = join(d, o.Cluster)
+		return err
+	})
+	if err == nil && d.BlockSize() > pageSize {
+		err = fmt.Errorf("the device has blocks of %d bytes: at most %d", d.BlockSize(), pageSize)
+	}
+	if err == nil && !o.Pool.Press(stageSize+indexSize(v.most())) {
+		err = errors.New("no memory for writing: give the cache more RAM")
+	}
+	if err != nil {
+		v.guard.Close()
+		return nil, fmt.Errorf("attach the volume: %w", err)
+	}
+	v.segments = make([]segment, v.g.count)
+	v.writer.begin(v)
+	v.queue.begin(o.Queue)
+	go v.write()
+	v.work.Go(v.learn)
+	return v, nil
+}
+
+// most is how many records a segment has at most.
+func (v *Volume) most() int { return int(min(v.g.segment/1024, maxRecords)) }
+
+// Close closes the open segment and flushes, if the device answers. Blocks that are queued are written
+// before. It waits for everything that does not hang. A second call returns the same.
+func (v *Volume) Close() error { return v.close() }
+
+func (v *Volume) end() error {
+	v.queue.close()
+	v.cancel(errClosed)
+	v.work.Wait()
+	if !v.guard.Await(v.wrote) {
+		return errors.New("close the volume: its device does not answer")
+	}
+	v.index.Drop()
+	v.o.Pool.Unreserve(stageSize + indexSize(v.most()))
+	return v.writer.err
+}
+
+var errClosed = errors.New("the volume is closed")
+
+// Info is what the superblock says.
+func (v *Volume) Info() Info { return v.g.info() }
+
+// State is the present one.
+func (v *Volume) State() State {
+	s := State{Learned: int(v.learned.Load()), All: len(v.segments), ReadOnly: v.readOnly.Load()}
+	if err := v.away.Load(); err != nil {
+		s.Away = *err
+	}
+	return s
+}
+
+func (v *Volume) usable() bool { return v.away.Load() == nil }
+
+func (v *Volume) tell() {
+	if v.o.Changed != nil {
+		v.o.Changed(v.State())
+	}
+}
+
+// hangs takes the volume out of use, since an operation does not come back.
+func (v *Volume) hangs(what string, since time.Duration) {
+	v.leave(fmt.Errorf("%s has not come back for %v", what, since))
+}
+
+// leave takes the volume out of use, and begins to try whether it is back.
+func (v *Volume) leave(err error) {
+	if !v.away.CompareAndSwap(nil, &err) {
+		return
+	}
+	v.stats.outages.Add(1)
+	v.tell()
+	if v.ctx.Err() == nil {
+		v.work.Go(v.comeBack)
+	}
+}
+
+// comeBack tries whether the device answers again, with the same volume on it.
+func (v *Volume) comeBack() {
+	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
+		select {
+		case <-time.After(wait):
+		case <-v.ctx.Done():
+			return
+		}
+		var g geometry
+		err := v.try(func() (err error) {
+			g, err = join(v.dev, v.o.Cluster)
+			return err
+		})
+		if err == nil && g.volume != v.g.volume {
+			err = fmt.Errorf("another volume is there now: detach this one")
+		}
+		if err != nil {
+			v.away.Store(&err)
+			continue
+		}
+		v.failed.Store(0)
+		v.away.Store(nil)
+		v.tell()
+		v.learn() // others may have written over segments meanwhile
+		return
+	}
+}
+
+// aside runs an operation that waits for the device, for a caller that can leave.
+func (v *Volume) aside(ctx context.Context, op func() error) error {
+	var err error
+	done := make(chan error, 1) // an abandoned op must not touch err
+	if !v.guard.Do(ctx, device.NewCall(func() { done <- op() }, func() {})) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return errAway
+	}
+	err = <-done
+	return err
+}
+
+// try is aside for a device that is out of use: the guard would abandon that at once.
+func (v *Volume) try(op func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- op() }()
+	select {
+	case err := <-done:
+		return err
+	case <-v.ctx.Done():
+		return context.Cause(v.ctx)
+	}
+}
+
+var errAway = errors.New("the volume's device does not answer")
+
+// failure counts an operation that failed, and takes the volume out of use after some in a row.
+func (v *Volume) failure(err error) {
+	v.stats.errors.Add(1)
+	if v.failed.Add(1) >= failures {
+		v.leave(err)
+	}
+}
