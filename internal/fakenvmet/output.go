@@ -1,0 +1,258 @@
+package fakenvmet
+
+import "time"
+
+// respond completes a command. The controller's part of the entry is as in figure 25 and NVMe Base
+// 2.0, section 3.3.3.2: result, SQHD, CID, status.
+func (q *queue) respond(c *command, result uint64, s Status) {
+	f := q.t.fault.Load()
+	q.mu.Lock()
+	h := q.headerLocked(f)
+	putHeader(h, CapsuleResp, q.headFlag(), 0, q.wire(0))
+	cqe := h[atCQE:]
+	le.PutUint64(cqe, result)
+	le.PutUint16(cqe[8:], q.advanceLocked())
+	le.PutUint16(cqe[12:], c.cid)
+	le.PutUint16(cqe[14:], uint16(s)<<1)
+	if f == nil {
+		q.endHeaderLocked(h)
+		q.completeLocked(c.cid)
+		q.mu.Unlock()
+		return
+	}
+	q.mu.Unlock()
+	q.pass(*f, c.pdu(CapsuleResp, h, true))
+}
+
+// headerLocked makes room for a header: in the output, or apart if a Fault is to see it.
+func (q *queue) headerLocked(f *Fault) []byte {
+	if f != nil {
+		return make([]byte, shortLen)
+	}
+	at := len(q.out)
+	q.out = grow(q.out, shortLen)
+	clear(q.out[at:])
+	return q.out[at:]
+}
+
+// endHeaderLocked ends a header in the output.
+func (q *queue) endHeaderLocked(h []byte) {
+	q.pdus++
+	if q.headSum {
+		q.out = le.AppendUint32(q.out, digest(h))
+	}
+}
+
+// advanceLocked moves the head of the submission queue past one entry, and returns it.
+func (q *queue) advanceLocked() uint16 {
+	if q.noFlow || q.size == 0 {
+		return 0xFFFF // NVMe over Fabrics 1.1, section 2.4.1: the host asked flow control off
+	}
+	q.head = (q.head + 1) % q.size
+	return uint16(q.head)
+}
+
+// ask sends an R2T (figure 28).
+func (q *queue) ask(c *command, tag uint16, offset, length int) {
+	q.t.counts.r2ts.Add(1)
+	f := q.t.fault.Load()
+	q.mu.Lock()
+	h := q.headerLocked(f)
+	putHeader(h, R2T, q.headFlag(), 0, q.wire(0))
+	putTransfer(h, c.cid, offset, length)
+	le.PutUint16(h[atTTAG:], tag)
+	if f == nil {
+		q.endHeaderLocked(h)
+		q.mu.Unlock()
+		return
+	}
+	q.mu.Unlock()
+	q.pass(*f, c.pdu(R2T, h, false))
+}
+
+func putTransfer(h []byte, cid uint16, offset, length int) {
+	le.PutUint16(h[atCCCID:], cid)
+	le.PutUint32(h[atDATAO:], uint32(offset))
+	le.PutUint32(h[atDATAL:], uint32(length))
+}
+
+// sendData sends one C2HData (figure 27), filled by the command. What it refuses is not sent.
+func (q *queue) sendData(c *command, offset, length int, flags byte) Status {
+	flags |= q.headFlag()
+	if q.dataSum {
+		flags |= flagDDGST
+	}
+	done := flags&flagSuccess != 0
+	if f := q.t.fault.Load(); f != nil {
+		p := c.pdu(C2HData, make([]byte, shortLen), done)
+		putHeader(p.Header, C2HData, flags, q.wire(0), q.wire(length))
+		putTransfer(p.Header, c.cid, offset, length)
+		p.Data = make([]byte, length)
+		if s := c.fill(p.Data, offset); s != Success {
+			return s
+		}
+		q.pass(*f, p)
+		return Success
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := len(q.out)
+	h := q.headerLocked(nil)
+	putHeader(h, C2HData, flags, q.wire(0), q.wire(length))
+	putTransfer(h, c.cid, offset, length)
+	q.endHeaderLocked(h)
+	at := len(q.out)
+	q.out = grow(q.out, length)
+	body := q.out[at:]
+	if s := c.fill(body, offset); s != Success {
+		q.out = q.out[:before]
+		return s
+	}
+	if q.dataSum {
+		q.out = le.AppendUint32(q.out, digest(body))
+	}
+	if done {
+		q.advanceLocked()
+		q.completeLocked(c.cid)
+	}
+	if len(q.out) >= flushAt {
+		_ = q.flushLocked() // the next read finds the connection broken
+	}
+	return Success
+}
+
+// grow lengthens b by n bytes, whatever they are.
+func grow(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		b = append(make([]byte, 0, max(len(b)+n, 2*cap(b))), b...)
+	}
+	return b[:len(b)+n]
+}
+
+// wire is the length of a short PDU with so much data.
+func (q *queue) wire(data int) int {
+	n := shortLen + data
+	if q.headSum {
+		n += digestLen
+	}
+	if q.dataSum && data > 0 {
+		n += digestLen
+	}
+	return n
+}
+
+func (q *queue) headFlag() byte {
+	if q.headSum {
+		return flagHDGST
+	}
+	return 0
+}
+
+// completeLocked notes that the host will know of a completion when it has read what is written.
+func (q *queue) completeLocked(cid uint16) { q.answered = append(q.answered, cid) }
+
+// pdu describes a PDU that answers the command.
+func (c *command) pdu(kind Type, header []byte, done bool) *PDU {
+	return &PDU{Type: kind, Opcode: c.opcode, CID: c.cid, Header: header, done: done}
+}
+
+// send sends a PDU that is no plain answer.
+func (q *queue) send(p *PDU) {
+	f := q.t.fault.Load()
+	if f == nil {
+		none := Fault(func(*PDU) {})
+		f = &none
+	}
+	q.pass(*f, p)
+}
+
+// pass shows a PDU to the fault and does what it wants.
+func (q *queue) pass(f Fault, p *PDU) {
+	q.mu.Lock()
+	p.Connection, p.QID, p.N, p.Sent = q.number, q.qid, q.pdus, q.sent
+	p.digests = [2]bool{q.headSum, q.dataSum}
+	p.seal()
+	q.pdus++
+	q.mu.Unlock()
+	f(p)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p.Until == nil {
+		q.writeLocked(p)
+		return
+	}
+	list, waits := q.held[p.Until]
+	if !waits {
+		select {
+		case <-p.Until:
+			q.writeLocked(p)
+			return
+		default:
+		}
+		q.t.wait.Add(1) // the caller is counted, so this is not from zero
+		go q.release(p.Until)
+	}
+	q.held[p.Until] = append(list, p)
+}
+
+// release writes what was held for one channel, in order.
+func (q *queue) release(until <-chan struct{}) {
+	defer q.t.wait.Done()
+	select {
+	case <-until:
+	case <-q.dead:
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, p := range q.held[until] {
+		q.writeLocked(p)
+	}
+	delete(q.held, until)
+	_ = q.flushLocked() // the reader finds the connection broken
+}
+
+// writeLocked writes a PDU as its fault wants it, and what follows it.
+func (q *queue) writeLocked(p *PDU) {
+	if q.closing {
+		return
+	}
+	if !p.Drop {
+		at := len(q.out)
+		q.out = p.encode(q.out)
+		if p.Cut > 0 && at+p.Cut < len(q.out) {
+			q.out = q.out[:at+p.Cut]
+		}
+		q.sent += int64(len(q.out) - at)
+		if p.Drip != nil {
+			q.dripLocked(at, p.Drip)
+		}
+		if p.done {
+			q.completeLocked(p.CID)
+		}
+	}
+	for _, next := range p.Then {
+		q.writeLocked(next)
+	}
+	if p.End || p.Cut > 0 {
+		_ = q.flushLocked()     // the host sees the end in any case
+		_ = q.conn.CloseWrite() // the same
+		q.closing = true
+		_ = q.conn.SetReadDeadline(time.Now()) // wakes the reader, which then waits for the host's end
+	} else if len(q.out) >= flushAt {
+		_ = q.flushLocked() // the next read finds the connection broken
+	}
+}
+
+// dripLocked writes what stands before at, and then byte by byte.
+func (q *queue) dripLocked(at int, drip func()) {
+	slow := append([]byte(nil), q.out[at:]...)
+	q.out = q.out[:at]
+	_ = q.flushLocked() // the next write fails, too
+	for i := range slow {
+		drip()
+		if _, err := q.conn.Write(slow[i : i+1]); err != nil {
+			return
+		}
+	}
+}
