@@ -32,7 +32,7 @@ var layers = [][]string{
 // Helpers below every layer, and the folders that may use anything (tests and tools).
 var (
 	helpers = []string{"internal/admit", "internal/device", "internal/flight", "internal/piece", "internal/waits"}
-	tools   = []string{"e2e", "internal/hearthtest", "internal/testrun", "internal/faultproxy", "internal/faultfs", "bench"}
+	tools   = []string{"e2e", "internal/hearthtest", "internal/testrun", "internal/faultproxy", "internal/faultfs", "internal/fakenvmet", "bench"}
 )
 
 // owners of libraries: one folder of ours imports each (LIBRARIES); golang.org/x
