@@ -182,21 +182,25 @@ func (t *Target) findController(qid uint16, c *command) (*controller, uint64, St
 	return ctrl, 0, Success
 }
 
-// end ends the association after one of its queues ended: all others end, too.
-func (c *controller) end(q *queue) {
+// leave takes a queue that ended out of its controller. A host may close an I/O queue by itself, as
+// Linux closes them before it shuts a controller down. Every other end is the association's: all
+// other queues end, too.
+func (c *controller) leave(q *queue, err error) {
 	c.t.mu.Lock()
+	delete(c.queues, q.qid)
 	if q.qid != 0 {
 		c.t.counts.ioQueues.Add(-1)
 	}
-	delete(c.queues, q.qid)
-	c.ended = true
-	delete(c.t.controllers, c.id)
-	if c.timer != nil {
-		c.timer.Stop()
-	}
 	var others []*queue
-	for _, o := range c.queues {
-		others = append(others, o)
+	if q.qid == 0 || err != errClosed {
+		c.ended = true
+		delete(c.t.controllers, c.id)
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+		for _, o := range c.queues {
+			others = append(others, o)
+		}
 	}
 	c.t.mu.Unlock()
 	for _, o := range others {

@@ -86,14 +86,14 @@ func (q *queue) check(c *command) (ns *Namespace, at int64, s Status) {
 // 0's based in dword 10, each with a length in blocks at 4 and a block at 8.
 func (q *queue) deallocate(c *command, ns *Namespace) Status {
 	count := int(c.dword(atDW10)&0xFF) + 1
-	if len(c.data) != count*16 {
+	if len(c.data) < count*16 { // more is allowed: Linux always sends room for 256 ranges
 		q.note("%v with %d ranges in %d bytes", c, count, len(c.data))
 		return invalidDataSize
 	}
 	if c.dword(atDW11)&(1<<2) == 0 { // AD
 		return Success // the other attributes are hints
 	}
-	for r := c.data; len(r) > 0; r = r[16:] {
+	for r := c.data[:count*16]; len(r) > 0; r = r[16:] {
 		at, size := int64(min(le.Uint64(r[8:]), 1<<50))*ns.blockSize, int64(le.Uint32(r[4:]))*ns.blockSize
 		s, beyond := ns.state(at, size, true)
 		if beyond {

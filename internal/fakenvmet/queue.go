@@ -19,8 +19,12 @@ const (
 	lingerTime = 10 * time.Second
 )
 
-// errEnded says that the queue ended on this side.
-var errEnded = errors.New("the queue ended")
+// errEnded says that the queue ended on this side, errClosed that the host closed it between two
+// PDUs.
+var (
+	errEnded  = errors.New("the queue ended")
+	errClosed = errors.New("the host closed the queue")
+)
 
 // queue is one connection: an admin or I/O queue pair once its Connect succeeded.
 type queue struct {
@@ -97,7 +101,7 @@ func (q *queue) serve() {
 		q.terminate(b)
 	}
 	if q.ctrl != nil {
-		q.ctrl.end(q)
+		q.ctrl.leave(q, err)
 	}
 	q.mu.Lock()
 	closing := q.closing
@@ -283,6 +287,9 @@ func (q *queue) initialize() error {
 // pdu takes one PDU and does what it asks for.
 func (q *queue) pdu() error {
 	h, err := q.peek(commonLen)
+	if err == io.EOF && q.r == q.w {
+		return errClosed
+	}
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,11 @@ func TestViolations(t *testing.T) {
 			e[44] = 4
 			q.do(e, d)
 		}, "outside namespace 1", 0},
+		{"fewer ranges than announced", func(q *fakeHost) {
+			e := q.entry(9, 1, 16, 1)
+			e[40] = 1
+			q.do(e, make([]byte, 16))
+		}, "2 ranges in 16 bytes", 0},
 		{"over MDTS", func(q *fakeHost) { q.get(0, 17, 4096) }, "69632 bytes, MDTS is 4", 0},
 		{"a write over MDTS", func(q *fakeHost) { q.do(q.rw(1, 0, 17, 17*4096, 0x5A), nil) }, "69632 bytes, MDTS is 4", 0},
 		{"small data outside the capsule", func(q *fakeHost) { q.writeR2T(0, 4096, make([]byte, 4096)) }, "outside its capsule, which holds 8192", 0},

@@ -13,7 +13,8 @@
 // command, as its digest must be right before a byte reaches the namespace.
 //
 // An admin Connect makes a controller, the state of one association: its queues, its keep-alive
-// timer, its asynchronous events. The end of any of its queues ends them all, as Linux does it.
+// timer, its asynchronous events. The end of any of its queues ends them all, but for an I/O queue
+// that the host closes between two PDUs.
 //
 // A host that breaks a rule is recorded (Violations). If the connection can go on it does, and else
 // ends with a C2HTermReq. Commands in flight are counted as a host must count them: a command is in

@@ -48,10 +48,10 @@ func walk(t *testing.T, target *Target, a *association, block int) {
 	if _, c := q.do(q.entry(0, 1, 0, 0x5A), nil); c.status() != 0 {
 		t.Fatalf("flush: %x", c.status())
 	}
-	deallocate := make([]byte, 16)
+	deallocate := make([]byte, 4096) // more than its one range takes, as Linux sends it
 	set32(deallocate, 4, 1)
 	set64(deallocate, 8, 17)
-	e := q.entry(9, 1, 16, 0x01)
+	e := q.entry(9, 1, 4096, 0x01)
 	set32(e, 44, 4)
 	if _, c := q.do(e, deallocate); c.status() != 0 {
 		t.Fatalf("deallocate: %x", c.status())
@@ -393,7 +393,10 @@ func TestAssociationEnds(t *testing.T) {
 		story string
 		end   func(*Target, *association)
 	}{
-		{"the host closes an I/O queue", func(_ *Target, a *association) { _ = a.io[0].conn.Close() }},
+		{"an I/O queue is closed in the midst of a PDU", func(_ *Target, a *association) {
+			a.io[0].send(a.io[0].write4()[:100])
+			_ = a.io[0].conn.Close()
+		}},
 		{"the host closes the admin queue", func(_ *Target, a *association) { _ = a.conn.Close() }},
 		{"no Keep Alive", func(_ *Target, a *association) { a.feature(9, 0x0F, 100) }},
 		{"drop", func(t *Target, _ *association) { t.Drop() }},
@@ -420,6 +423,24 @@ func TestAssociationEnds(t *testing.T) {
 			t.Errorf("%s: %d expired", c.story, s.Expired)
 		}
 	}
+}
+
+func TestHostClosesAQueue(t *testing.T) {
+	// A host closes an I/O queue between two PDUs: the others go on, and the queue can be connected again.
+	target := start(t, Options{})
+	a := connect(t, target, how{queues: 2})
+	_ = a.io[0].conn.Close()
+	for target.Stats().IOQueues > 1 {
+		if _, c := a.io[1].get(0, 1, 4096); c.status() != 0 {
+			t.Fatalf("the other queue: %x", c.status())
+		}
+	}
+	q := dial(t, target.Address(), 0, 1)
+	if _, c := q.do(q.connectEntry(1, 31, false), connectBytes(a.id, NQN, testHost)); c.status() != 0 {
+		t.Errorf("Connect again: %x", c.status())
+	}
+	a.feature(10, 7, 0)
+	clean(t, target)
 }
 
 func TestPause(t *testing.T) {
