@@ -257,7 +257,7 @@ func (c *controller) identify(b []byte) {
 	le.PutUint32(b[344:], 1)                                              // ANAGRPMAX
 	le.PutUint32(b[348:], 1)                                              // NANAGRPID
 	b[512], b[513] = 0x66, 0x44                                           // SQES, CQES: 64 and 16 bytes
-	le.PutUint16(b[514:], uint16(min(o.QueueSize-1, 0xFFFF)))             // MAXCMD
+	le.PutUint16(b[514:], uint16(min(o.QueueSize, 0xFFFF)))               // MAXCMD
 	le.PutUint32(b[516:], 1024)                                           // NN
 	le.PutUint16(b[520:], 1<<2|1<<3)                                      // ONCS: Dataset Management, Write Zeroes
 	b[525] = byte(c.t.writeCache())                                       // VWC
