@@ -1,6 +1,7 @@
 package fakenvmet
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -96,7 +97,7 @@ func (q *queue) awaitEvent(c *command) {
 	}
 }
 
-// setFeatures does Set Features.
+// setFeatures is the command of that name. What it may set is kept by the controller.
 func (q *queue) setFeatures(c *command) (uint64, Status) {
 	value := c.dword(atDW11)
 	q.t.mu.Lock()
@@ -117,7 +118,7 @@ func (q *queue) setFeatures(c *command) (uint64, Status) {
 	return 0, invalidFieldForever
 }
 
-// getFeatures does Get Features, of current values.
+// getFeatures returns current values, whatever SEL asks for.
 func (q *queue) getFeatures(c *command) (uint64, Status) {
 	q.t.mu.Lock()
 	defer q.t.mu.Unlock()
@@ -177,7 +178,7 @@ func (q *queue) identify(c *command) Status {
 		at := 0
 		for _, n := range sorted(all) {
 			if _, _, disabled := n.geometry(); n.id > id && !disabled && at < pageSize {
-				le.PutUint32(c.reply[at:], n.id)
+				binary.LittleEndian.PutUint32(c.reply[at:], n.id)
 				at += 4
 			}
 		}
@@ -208,7 +209,7 @@ func (n *Namespace) uuid() []byte {
 	id := make([]byte, 16)
 	copy(id, n.target.serial[:8])
 	id[6], id[8] = 0x40|id[6]&0xF, 0x80|id[8]&0x3F // version 4
-	le.PutUint32(id[12:], n.id)
+	binary.LittleEndian.PutUint32(id[12:], n.id)
 	return id
 }
 
@@ -218,12 +219,12 @@ func (n *Namespace) identify(b []byte) {
 	if disabled {
 		return // inactive: zeros
 	}
-	le.PutUint64(b[0:], uint64(blocks))  // NSZE
-	le.PutUint64(b[8:], uint64(blocks))  // NCAP
-	le.PutUint64(b[16:], uint64(blocks)) // NUSE
-	b[30] = 1 << 0                       // NMIC: shared
-	b[33] = 1 << 0                       // DLFEAT: deallocated blocks read as zeros
-	le.PutUint32(b[92:], 1)              // ANAGRPID
+	binary.LittleEndian.PutUint64(b[0:], uint64(blocks))  // NSZE
+	binary.LittleEndian.PutUint64(b[8:], uint64(blocks))  // NCAP
+	binary.LittleEndian.PutUint64(b[16:], uint64(blocks)) // NUSE
+	b[30] = 1 << 0                                        // NMIC: shared
+	b[33] = 1 << 0                                        // DLFEAT: deallocated blocks read as zeros
+	binary.LittleEndian.PutUint32(b[92:], 1)              // ANAGRPID
 	if readOnly {
 		b[99] = 1 << 0 // NSATTR
 	}
@@ -243,37 +244,37 @@ func (c *controller) identify(b []byte) {
 	pad(b[64:72], "1")         // FR
 	b[76] = 1<<0 | 1<<1 | 1<<3 // CMIC: several ports, several controllers, ANA
 	b[77] = byte(o.MDTS)
-	le.PutUint16(b[78:], c.id)                                            // CNTLID
-	le.PutUint32(b[80:], version)                                         // VER
-	le.PutUint32(b[92:], eventNamespace.enableBit()|eventANA.enableBit()) // OAES
-	le.PutUint32(b[96:], 1<<0)                                            // CTRATT: 128-bit host identifiers
-	b[111] = 1                                                            // CNTRLTYPE: I/O
-	b[258] = 3                                                            // ACL
-	b[259] = maxRequests - 1                                              // AERL
-	b[261] = 1 << 2                                                       // LPA: extended data of Get Log Page
-	le.PutUint16(b[320:], keepAliveUnit)                                  // KAS
-	b[342] = 10                                                           // ANATT, in seconds
-	b[343] = 0x1F                                                         // ANACAP: all five states
-	le.PutUint32(b[344:], 1)                                              // ANAGRPMAX
-	le.PutUint32(b[348:], 1)                                              // NANAGRPID
-	b[512], b[513] = 0x66, 0x44                                           // SQES, CQES: 64 and 16 bytes
-	le.PutUint16(b[514:], uint16(min(o.QueueSize, 0xFFFF)))               // MAXCMD
-	le.PutUint32(b[516:], 1024)                                           // NN
-	le.PutUint16(b[520:], 1<<2|1<<3)                                      // ONCS: Dataset Management, Write Zeroes
-	b[525] = byte(c.t.writeCache())                                       // VWC
-	le.PutUint32(b[536:], 1<<0|1<<20)                                     // SGLS: supported, offsets (in-capsule data)
-	le.PutUint32(b[540:], 1024)                                           // MNAN
+	binary.LittleEndian.PutUint16(b[78:], c.id)                                            // CNTLID
+	binary.LittleEndian.PutUint32(b[80:], version)                                         // VER
+	binary.LittleEndian.PutUint32(b[92:], eventNamespace.enableBit()|eventANA.enableBit()) // OAES
+	binary.LittleEndian.PutUint32(b[96:], 1<<0)                                            // CTRATT: 128-bit host identifiers
+	b[111] = 1                                                                             // CNTRLTYPE: I/O
+	b[258] = 3                                                                             // ACL
+	b[259] = maxRequests - 1                                                               // AERL
+	b[261] = 1 << 2                                                                        // LPA: extended data of Get Log Page
+	binary.LittleEndian.PutUint16(b[320:], keepAliveUnit)                                  // KAS
+	b[342] = 10                                                                            // ANATT, in seconds
+	b[343] = 0x1F                                                                          // ANACAP: all five states
+	binary.LittleEndian.PutUint32(b[344:], 1)                                              // ANAGRPMAX
+	binary.LittleEndian.PutUint32(b[348:], 1)                                              // NANAGRPID
+	b[512], b[513] = 0x66, 0x44                                                            // SQES, CQES: 64 and 16 bytes
+	binary.LittleEndian.PutUint16(b[514:], uint16(min(o.QueueSize, 0xFFFF)))               // MAXCMD
+	binary.LittleEndian.PutUint32(b[516:], 1024)                                           // NN
+	binary.LittleEndian.PutUint16(b[520:], 1<<2|1<<3)                                      // ONCS: Dataset Management, Write Zeroes
+	b[525] = byte(c.t.writeCache())                                                        // VWC
+	binary.LittleEndian.PutUint32(b[536:], 1<<0|1<<20)                                     // SGLS: supported, offsets (in-capsule data)
+	binary.LittleEndian.PutUint32(b[540:], 1024)                                           // MNAN
 	name := o.NQN
 	if c.discovery {
 		name = DiscoveryNQN
 		b[111] = 2 // CNTRLTYPE: discovery
-		le.PutUint32(b[516:], 0)
-		le.PutUint32(b[92:], 0)
+		binary.LittleEndian.PutUint32(b[516:], 0)
+		binary.LittleEndian.PutUint32(b[92:], 0)
 	}
-	copy(b[768:1024], name)                           // SUBNQN
-	le.PutUint32(b[1792:], uint32(64+o.InCapsule)/16) // IOCCSZ, in units of 16 bytes
-	le.PutUint32(b[1796:], 1)                         // IORCSZ
-	b[1803] = 1                                       // MSDBD: one descriptor
+	copy(b[768:1024], name)                                            // SUBNQN
+	binary.LittleEndian.PutUint32(b[1792:], uint32(64+o.InCapsule)/16) // IOCCSZ, in units of 16 bytes
+	binary.LittleEndian.PutUint32(b[1796:], 1)                         // IORCSZ
+	b[1803] = 1                                                        // MSDBD: one descriptor
 }
 
 // pad fills a field of ASCII with blanks.
@@ -287,7 +288,7 @@ func pad(b []byte, text string) {
 func (q *queue) logPage(c *command) Status {
 	dw10 := c.dword(atDW10)
 	size := (int(dw10>>16) | int(c.dword(atDW11)&0xFFFF)<<16) + 1 // NUMD, 0's based
-	offset := le.Uint64(c.entry[atDW12:])                         // LPO
+	offset := binary.LittleEndian.Uint64(c.entry[atDW12:])        // LPO
 	if c.length != size*4 || c.length > MaxTransfer {
 		q.note("Get Log Page of %d dwords with an SGL of %d bytes", size, c.length)
 		return invalidDataSize
@@ -325,11 +326,11 @@ func (c *controller) changedPage(keep bool) []byte {
 	page := make([]byte, pageSize)
 	slices.Sort(c.changed)
 	for i, id := range c.changed[:min(len(c.changed), pageSize/4)] {
-		le.PutUint32(page[4*i:], id)
+		binary.LittleEndian.PutUint32(page[4*i:], id)
 	}
 	if len(c.changed) > pageSize/4 {
 		clear(page)
-		le.PutUint32(page, 0xFFFFFFFF) // more than fit
+		binary.LittleEndian.PutUint32(page, 0xFFFFFFFF) // more than fit
 	}
 	c.changed = nil
 	if !keep {
@@ -349,15 +350,15 @@ func (c *controller) anaPage(keep, groupsOnly bool) []byte {
 	}
 	page := make([]byte, 16+32+4*len(all))
 	changes := c.port.changes.Load()
-	le.PutUint64(page[0:], changes)
-	le.PutUint16(page[8:], 1) // descriptors
+	binary.LittleEndian.PutUint64(page[0:], changes)
+	binary.LittleEndian.PutUint16(page[8:], 1) // descriptors
 	group := page[16:]
-	le.PutUint32(group[0:], 1) // group
-	le.PutUint32(group[4:], uint32(len(all)))
-	le.PutUint64(group[8:], changes)
+	binary.LittleEndian.PutUint32(group[0:], 1) // group
+	binary.LittleEndian.PutUint32(group[4:], uint32(len(all)))
+	binary.LittleEndian.PutUint64(group[8:], changes)
 	group[16] = byte(c.port.ana.Load())
 	for i, n := range all {
-		le.PutUint32(group[32+4*i:], n.id)
+		binary.LittleEndian.PutUint32(group[32+4*i:], n.id)
 	}
 	if !keep {
 		c.masked[eventANA] = false
@@ -380,15 +381,15 @@ func (t *Target) discoveryPage() []byte {
 		e := make([]byte, 1024)
 		e[0], e[1], e[2] = 3, 1, 2 // TRTYPE TCP, ADRFAM IPv4, SUBTYPE NVM subsystem
 		e[3] = 1<<2 | 2            // TREQ: no secure channel; SQ flow control may be off
-		le.PutUint16(e[4:], uint16(p.id))
-		le.PutUint16(e[6:], anyController)
-		le.PutUint16(e[8:], uint16(min(t.o.QueueSize, 32))) // ASQSZ
+		binary.LittleEndian.PutUint16(e[4:], uint16(p.id))
+		binary.LittleEndian.PutUint16(e[6:], anyController)
+		binary.LittleEndian.PutUint16(e[8:], uint16(min(t.o.QueueSize, 32))) // ASQSZ
 		a := netip.AddrPort(p.address.AddrPort())
 		pad(e[32:64], strconv.Itoa(int(a.Port()))) // TRSVCID
 		copy(e[256:512], t.o.NQN)                  // SUBNQN
 		pad(e[512:768], a.Addr().Unmap().String()) // TRADDR
 		page = append(page, e...)
 	}
-	le.PutUint64(page[8:], uint64(count)) // NUMREC
+	binary.LittleEndian.PutUint64(page[8:], uint64(count)) // NUMREC
 	return page
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"math/big"
@@ -57,7 +58,7 @@ func (q *queue) authSend(c *command) Status {
 		c.dword(atTransfer) != uint32(c.length) || len(m) < 8 || q.ctrl.secret == "" {
 		return invalidFieldForever
 	}
-	kind, id := m[1], le.Uint16(m[4:])
+	kind, id := m[1], binary.LittleEndian.Uint16(m[4:])
 	d := q.auth
 	switch {
 	case m[0] == authCommon && kind == authNegotiate:
@@ -100,7 +101,7 @@ func (q *queue) authReceive(c *command) error {
 func failure(id uint16, why byte) *dialogue {
 	m := make([]byte, 8)
 	m[0], m[1], m[6], m[7] = authCommon, authFailure1, 1, why // reason code 1: authentication failure
-	le.PutUint16(m[4:], id)
+	binary.LittleEndian.PutUint16(m[4:], id)
 	return &dialogue{id: id, message: m, failed: true}
 }
 
@@ -129,11 +130,11 @@ func (q *queue) negotiate(m []byte, id uint16) *dialogue {
 	d.message = make([]byte, 16+hashLen)
 	b := d.message
 	b[0], b[1], b[6], b[8], b[9] = authDHCHAP, authChallenge, hashLen, hashSHA256, d.group
-	le.PutUint16(b[4:], id)
-	le.PutUint32(b[12:], d.sequence)
+	binary.LittleEndian.PutUint16(b[4:], id)
+	binary.LittleEndian.PutUint32(b[12:], d.sequence)
 	copy(b[16:], d.challenge[:])
 	if d.group == groupFFDHE2048 {
-		le.PutUint16(b[10:], groupLen)
+		binary.LittleEndian.PutUint16(b[10:], groupLen)
 		d.private = new(big.Int).SetBytes(randomBytes(groupLen / 4))
 		public := new(big.Int).Exp(big.NewInt(2), d.private, prime())
 		d.message = append(b, public.FillBytes(make([]byte, groupLen))...)
@@ -148,7 +149,7 @@ func (q *queue) verify(d *dialogue, m []byte) {
 	if d.group == groupFFDHE2048 {
 		public = groupLen
 	}
-	if len(m) < 16+2*hashLen+public || m[6] != hashLen || int(le.Uint16(m[10:])) != public {
+	if len(m) < 16+2*hashLen+public || m[6] != hashLen || int(binary.LittleEndian.Uint16(m[10:])) != public {
 		q.auth = failure(d.id, failedPayload)
 		return
 	}
@@ -159,14 +160,15 @@ func (q *queue) verify(d *dialogue, m []byte) {
 		shared = secret.FillBytes(make([]byte, groupLen))
 	}
 	key, err := authKey(q.ctrl.secret, q.ctrl.hostNQN)
-	want := authResponse(key, augmented(shared, d.challenge[:]), d.sequence, d.id, "HostHost", q.ctrl.hostNQN, q.t.o.NQN)
+	want := authResponse(key, augmented(shared, d.challenge[:]), d.sequence, d.id,
+		"HostHost"+q.ctrl.hostNQN+"\x00"+q.t.o.NQN)
 	if err != nil || !hmac.Equal(want, response) {
 		q.auth = failure(d.id, failedKey)
 		return
 	}
 	b := make([]byte, 16)
 	b[0], b[1], b[6] = authDHCHAP, authSuccess1, hashLen
-	le.PutUint16(b[4:], d.id)
+	binary.LittleEndian.PutUint16(b[4:], d.id)
 	d.wants = authSuccess2
 	if m[8]&1 != 0 { // CVALID: the host wants to know who we are
 		key, err := authKey(q.t.o.ControllerSecret, q.t.o.NQN)
@@ -175,7 +177,8 @@ func (q *queue) verify(d *dialogue, m []byte) {
 			return
 		}
 		b[8] = 1 // RVALID
-		b = append(b, authResponse(key, augmented(shared, challenge), le.Uint32(m[12:]), d.id, "Controller", q.t.o.NQN, q.ctrl.hostNQN)...)
+		b = append(b, authResponse(key, augmented(shared, challenge), binary.LittleEndian.Uint32(m[12:]), d.id,
+			"Controller"+q.t.o.NQN+"\x00"+q.ctrl.hostNQN)...)
 	}
 	d.message = b
 	q.authenticated = true
@@ -188,7 +191,7 @@ func authKey(secret, name string) ([]byte, error) {
 		return nil, errors.New("a DH-HMAC-CHAP secret looks like DHHC-1:00:BASE64:")
 	}
 	key, err := base64.StdEncoding.DecodeString(parts[2])
-	if err != nil || len(key) < 4 || crc32.ChecksumIEEE(key[:len(key)-4]) != le.Uint32(key[len(key)-4:]) {
+	if err != nil || len(key) < 4 || crc32.ChecksumIEEE(key[:len(key)-4]) != binary.LittleEndian.Uint32(key[len(key)-4:]) {
 		return nil, errors.New("the checksum of a DH-HMAC-CHAP secret is wrong")
 	}
 	key = key[:len(key)-4]
@@ -210,12 +213,12 @@ func augmented(shared, challenge []byte) []byte {
 	return mac(key[:], challenge)
 }
 
-// authResponse is R1 or R2 (section 8.13.5.4); the byte before the role is SC_C.
-func authResponse(key, challenge []byte, sequence uint32, id uint16, role, from, to string) []byte {
-	b := le.AppendUint32(nil, sequence)
-	b = append(le.AppendUint16(b, id), 0)
-	b = append(b, role+from+"\x00"+to...)
-	return mac(key, challenge, b)
+// authResponse is R1 or R2 (section 8.13.5.4), over the role and both names at its end. The byte
+// before them is SC_C.
+func authResponse(key, challenge []byte, sequence uint32, id uint16, names string) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, sequence)
+	b = append(binary.LittleEndian.AppendUint16(b, id), 0)
+	return mac(key, challenge, append(b, names...))
 }
 
 func mac(key []byte, parts ...[]byte) []byte {

@@ -1,5 +1,7 @@
 package fakenvmet
 
+import "encoding/binary"
+
 // command is one submission queue entry at work. Queues keep those that ended for the next ones.
 type command struct {
 	entry  [64]byte // NVMe Base 2.0, section 3.3.3.1
@@ -18,6 +20,29 @@ type command struct {
 	reply []byte     // an admin command's data
 }
 
+// commands are those of a queue whose data is on its way, by CID, and some that ended, for reuse.
+type commands struct {
+	waiting map[uint16]*command
+	free    []*command
+	maxR2T  int // R2Ts at a time for one command
+	lastTag uint16
+}
+
+func (s *commands) get() *command {
+	if n := len(s.free); n > 0 {
+		c := s.free[n-1]
+		s.free = s.free[:n-1]
+		return c
+	}
+	return &command{}
+}
+
+// put keeps a command that was answered, with its buffer.
+func (s *commands) put(c *command) {
+	*c = command{data: c.data[:0], r2ts: c.r2ts[:0]}
+	s.free = append(s.free, c)
+}
+
 // transfer is an R2T that the host has not answered whole.
 type transfer struct {
 	tag                  uint16
@@ -34,7 +59,7 @@ const (
 	psdtSGL                         byte = 1 << 6
 )
 
-func (c *command) dword(at int) uint32 { return le.Uint32(c.entry[at:]) }
+func (c *command) dword(at int) uint32 { return binary.LittleEndian.Uint32(c.entry[at:]) }
 
 // fill writes what the host reads, from an offset of the command's data on.
 func (c *command) fill(b []byte, offset int) Status {
@@ -45,26 +70,11 @@ func (c *command) fill(b []byte, offset int) Status {
 	return Success
 }
 
-func (q *queue) get() *command {
-	if n := len(q.free); n > 0 {
-		c := q.free[n-1]
-		q.free = q.free[:n-1]
-		return c
-	}
-	return &command{}
-}
-
-// put keeps a command that was answered, with its buffer.
-func (q *queue) put(c *command) {
-	*c = command{data: c.data[:0], r2ts: c.r2ts[:0]}
-	q.free = append(q.free, c)
-}
-
 // capsule begins a command. Size bytes of data are in its capsule.
 func (q *queue) capsule(h []byte, size int) error {
-	c := q.get()
+	c := q.commands.get()
 	copy(c.entry[:], h[commonLen:])
-	c.opcode, c.cid, c.length = c.entry[atOpcode], le.Uint16(c.entry[atCID:]), int(c.dword(atSGLLength))
+	c.opcode, c.cid, c.length = c.entry[atOpcode], binary.LittleEndian.Uint16(c.entry[atCID:]), int(c.dword(atSGLLength))
 	direction, capacity := c.opcode&3, q.t.o.InCapsule
 	if c.opcode == OpFabrics {
 		c.kind = c.entry[atFCTYPE]
@@ -107,13 +117,10 @@ func (q *queue) arrive(h []byte, c *command) error {
 	} else {
 		q.t.counts.admin[c.opcode].Add(1)
 	}
-	q.mu.Lock()
-	reused := q.flight.has(c.cid)
-	if !reused {
-		q.flight.add(c.cid)
-	}
-	count, most := q.flight.count, q.size-1
-	q.mu.Unlock()
+	q.out.mu.Lock()
+	reused, count := q.out.window.arrive(c.cid)
+	most := q.out.window.size - 1
+	q.out.mu.Unlock()
 	switch {
 	case reused:
 		return q.fail(fesSequence, commonLen+atCID, h, "%v while its CID is in flight", c)
@@ -130,11 +137,11 @@ func (q *queue) begin(c *command, direction byte) error {
 	}
 	if s := q.refuse(c); s != Success {
 		q.respond(c, 0, s)
-		q.put(c)
+		q.commands.put(c)
 		return nil
 	}
 	c.data = grow(c.data[:0], c.length)
-	q.waiting[c.cid] = c
+	q.commands.waiting[c.cid] = c
 	q.request(c)
 	return nil
 }
@@ -154,10 +161,10 @@ func (q *queue) refuse(c *command) Status {
 
 // request sends as many R2Ts as the host takes at a time (MAXR2T, figure 20).
 func (q *queue) request(c *command) {
-	for len(c.r2ts) < q.maxR2T && c.next < c.length {
+	for len(c.r2ts) < q.commands.maxR2T && c.next < c.length {
 		size := min(c.length-c.next, q.t.o.R2T)
-		q.lastTag++
-		tag := q.lastTag ^ 0x5A5A // never the CID by chance, for hosts that confuse them
+		q.commands.lastTag++
+		tag := q.commands.lastTag ^ 0x5A5A // never the CID by chance, for hosts that confuse them
 		c.r2ts = append(c.r2ts, transfer{tag: tag, offset: c.next, length: size})
 		q.ask(c, tag, c.next, size)
 		c.next += size
@@ -166,9 +173,9 @@ func (q *queue) request(c *command) {
 
 // hostData takes an H2CData of size bytes (figure 26).
 func (q *queue) hostData(h []byte, size int) error {
-	cid, tag := le.Uint16(h[atCCCID:]), le.Uint16(h[atTTAG:])
-	offset, length, last := int(le.Uint32(h[atDATAO:])), int(le.Uint32(h[atDATAL:])), h[atFlags]&flagLast != 0
-	c := q.waiting[cid]
+	cid, tag := binary.LittleEndian.Uint16(h[atCCCID:]), binary.LittleEndian.Uint16(h[atTTAG:])
+	offset, length, last := int(binary.LittleEndian.Uint32(h[atDATAO:])), int(binary.LittleEndian.Uint32(h[atDATAL:])), h[atFlags]&flagLast != 0
+	c := q.commands.waiting[cid]
 	if c == nil {
 		return q.fail(fesHeader, atCCCID, h, "H2CData for CID %d, which waits for none", cid)
 	}
@@ -203,13 +210,13 @@ func (q *queue) hostData(h []byte, size int) error {
 		q.request(c)
 		return nil
 	}
-	delete(q.waiting, cid)
+	delete(q.commands.waiting, cid)
 	return q.do(c)
 }
 
 // do does a command whose data is here.
 func (q *queue) do(c *command) error {
-	defer q.put(c)
+	defer q.commands.put(c)
 	switch {
 	case q.ctrl == nil:
 		q.beforeConnect(c)
@@ -232,7 +239,7 @@ func (q *queue) reply(c *command, length int) {
 		flags := byte(0)
 		if offset+size == length {
 			flags = flagLast
-			if q.t.o.Success && q.noFlow && q.qid != 0 {
+			if q.t.o.Success && q.out.window.noFlow && q.qid != 0 {
 				flags |= flagSuccess
 			}
 		}

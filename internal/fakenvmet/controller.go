@@ -1,6 +1,7 @@
 package fakenvmet
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -92,16 +93,16 @@ func (q *queue) connect(c *command) (uint64, Status) {
 		q.note("Connect with %d bytes of data", len(c.data))
 		return 0, invalidDataSize
 	}
-	if le.Uint16(c.entry[atRECFMT:]) != 0 {
+	if binary.LittleEndian.Uint16(c.entry[atRECFMT:]) != 0 {
 		return 0, ConnectFormat | DNR
 	}
-	size := int(le.Uint16(c.entry[atSQSIZE:])) + 1
+	size := int(binary.LittleEndian.Uint16(c.entry[atSQSIZE:])) + 1
 	if size < 2 || size > q.t.o.QueueSize {
 		return atSQSIZE, connectInvalidForever
 	}
 	q.t.mu.Lock()
 	defer q.t.mu.Unlock()
-	qid := le.Uint16(c.entry[atQID:])
+	qid := binary.LittleEndian.Uint16(c.entry[atQID:])
 	var ctrl *controller
 	var wrong uint64
 	var s Status
@@ -115,10 +116,10 @@ func (q *queue) connect(c *command) (uint64, Status) {
 	}
 	q.ctrl = ctrl
 	ctrl.queues[qid] = q
-	q.mu.Lock()
-	q.qid, q.size, q.head = qid, size, 0
-	q.noFlow = c.entry[atCATTR]&noFlowControl != 0 && !q.t.o.FlowControl
-	q.mu.Unlock()
+	q.out.mu.Lock()
+	q.qid, q.out.window.size = qid, size
+	q.out.window.noFlow = c.entry[atCATTR]&noFlowControl != 0 && !q.t.o.FlowControl
+	q.out.mu.Unlock()
 	if qid != 0 {
 		q.t.counts.ioQueues.Add(1)
 	}
@@ -140,7 +141,7 @@ func nqn(b []byte) string {
 func (t *Target) newController(p *Port, c *command) (*controller, uint64, Status) {
 	host, subsystem := nqn(c.data[atHostNQN:]), nqn(c.data[atSubNQN:])
 	switch {
-	case le.Uint16(c.data[atCNTLID:]) != anyController:
+	case binary.LittleEndian.Uint16(c.data[atCNTLID:]) != anyController:
 		return nil, inConnectData | atCNTLID, connectInvalidForever
 	case subsystem != t.o.NQN && subsystem != DiscoveryNQN:
 		return nil, inConnectData | atSubNQN, connectInvalidForever
@@ -164,7 +165,7 @@ func (t *Target) newController(p *Port, c *command) (*controller, uint64, Status
 
 // findController finds the controller of an I/O Connect. Target.mu is held.
 func (t *Target) findController(qid uint16, c *command) (*controller, uint64, Status) {
-	ctrl := t.controllers[le.Uint16(c.data[atCNTLID:])]
+	ctrl := t.controllers[binary.LittleEndian.Uint16(c.data[atCNTLID:])]
 	switch {
 	case ctrl == nil || ctrl.ended:
 		return nil, inConnectData | atCNTLID, connectInvalidForever

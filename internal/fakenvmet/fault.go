@@ -2,6 +2,7 @@ package fakenvmet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 )
 
@@ -47,33 +48,38 @@ type PDU struct {
 	// Drip sends byte by byte, and is called before each one.
 	Drip func()
 
-	done    bool    // the command's last PDU
-	pdo     byte    // what the target wrote there
-	plen    [4]byte // the same
-	digests [2]bool // whether the connection has header and data digests
+	done   bool // the command's last PDU
+	sealed sealed
+}
+
+// sealed is what a PDU was before the Fault saw it.
+type sealed struct {
+	pdo     byte
+	plen    [4]byte
+	digests digests // those of the connection
 }
 
 // Clone returns a copy that shares no bytes, with no fault in it.
 func (p *PDU) Clone() *PDU {
 	return &PDU{Connection: p.Connection, QID: p.QID, N: p.N, Sent: p.Sent, Type: p.Type, Opcode: p.Opcode, CID: p.CID,
 		Header: slices.Clone(p.Header), Pad: p.Pad, Data: slices.Clone(p.Data), done: p.done,
-		pdo: p.pdo, plen: p.plen, digests: p.digests}
+		sealed: p.sealed}
 }
 
 // Len is the PDU's length on the wire.
 func (p *PDU) Len() int {
 	n := len(p.Header) + p.Pad + len(p.Data)
-	if p.digests[0] && p.Type.hasDigests() {
+	if p.sealed.digests.header && p.Type.hasDigests() {
 		n += digestLen
 	}
-	if p.digests[1] && len(p.Data) > 0 && p.Type.hasDigests() {
+	if p.sealed.digests.data && len(p.Data) > 0 && p.Type.hasDigests() {
 		n += digestLen
 	}
 	return n
 }
 
 // SetPLEN writes the length in the common header.
-func (p *PDU) SetPLEN(n uint32) { le.PutUint32(p.Header[atPLEN:], n) }
+func (p *PDU) SetPLEN(n uint32) { binary.LittleEndian.PutUint32(p.Header[atPLEN:], n) }
 
 // SetCID writes the command identifier: of a completion, of data or of an R2T.
 func (p *PDU) SetCID(cid uint16) {
@@ -81,33 +87,33 @@ func (p *PDU) SetCID(cid uint16) {
 	if p.Type == CapsuleResp {
 		at = atCQE + 12
 	}
-	le.PutUint16(p.Header[at:], cid)
+	binary.LittleEndian.PutUint16(p.Header[at:], cid)
 }
 
 // SetStatus writes a completion's status.
-func (p *PDU) SetStatus(s Status) { le.PutUint16(p.Header[atCQE+14:], uint16(s)<<1) }
+func (p *PDU) SetStatus(s Status) { binary.LittleEndian.PutUint16(p.Header[atCQE+14:], uint16(s)<<1) }
 
 // SetResult writes dword 0 of a completion.
-func (p *PDU) SetResult(dword uint32) { le.PutUint32(p.Header[atCQE:], dword) }
+func (p *PDU) SetResult(dword uint32) { binary.LittleEndian.PutUint32(p.Header[atCQE:], dword) }
 
 // Offset and Length are DATAO and DATAL of data, R2TO and R2TL of an R2T.
-func (p *PDU) Offset() uint32 { return le.Uint32(p.Header[atDATAO:]) }
+func (p *PDU) Offset() uint32 { return binary.LittleEndian.Uint32(p.Header[atDATAO:]) }
 
 // Length is DATAL of data, R2TL of an R2T.
-func (p *PDU) Length() uint32 { return le.Uint32(p.Header[atDATAL:]) }
+func (p *PDU) Length() uint32 { return binary.LittleEndian.Uint32(p.Header[atDATAL:]) }
 
 // SetOffset writes DATAO of data, R2TO of an R2T.
-func (p *PDU) SetOffset(n uint32) { le.PutUint32(p.Header[atDATAO:], n) }
+func (p *PDU) SetOffset(n uint32) { binary.LittleEndian.PutUint32(p.Header[atDATAO:], n) }
 
 // SetLength writes DATAL of data, R2TL of an R2T.
-func (p *PDU) SetLength(n uint32) { le.PutUint32(p.Header[atDATAL:], n) }
+func (p *PDU) SetLength(n uint32) { binary.LittleEndian.PutUint32(p.Header[atDATAL:], n) }
 
 // TermReq returns a C2HTermReq with a fatal error status, for Then. End belongs to it: a
 // controller closes the connection behind it.
 func TermReq(status uint16) *PDU {
 	h := make([]byte, termLen)
 	putHeader(h, C2HTermReq, 0, 0, termLen)
-	le.PutUint16(h[atFES:], status)
+	binary.LittleEndian.PutUint16(h[atFES:], status)
 	return &PDU{Type: C2HTermReq, Header: h}
 }
 
@@ -125,18 +131,18 @@ func CutAt(n int64) Fault {
 
 // seal remembers the lengths that the target wrote, to see whether the Fault wrote others.
 func (p *PDU) seal() {
-	p.pdo = p.Header[atPDO]
-	copy(p.plen[:], p.Header[atPLEN:])
+	p.sealed.pdo = p.Header[atPDO]
+	copy(p.sealed.plen[:], p.Header[atPLEN:])
 }
 
 // encode appends the PDU's bytes.
 func (p *PDU) encode(out []byte) []byte {
-	head, tail := p.digests[0] && p.Type.hasDigests(), p.digests[1] && len(p.Data) > 0 && p.Type.hasDigests()
+	head, tail := p.sealed.digests.header && p.Type.hasDigests(), p.sealed.digests.data && len(p.Data) > 0 && p.Type.hasDigests()
 	if len(p.Header) >= commonLen {
-		if bytes.Equal(p.plen[:], p.Header[atPLEN:atPLEN+4]) {
+		if bytes.Equal(p.sealed.plen[:], p.Header[atPLEN:atPLEN+4]) {
 			p.SetPLEN(uint32(p.Len()))
 		}
-		if p.Header[atPDO] == p.pdo && p.pdo != 0 {
+		if p.Header[atPDO] == p.sealed.pdo && p.sealed.pdo != 0 {
 			p.Header[atPDO] += byte(p.Pad)
 		}
 	}
@@ -146,7 +152,7 @@ func (p *PDU) encode(out []byte) []byte {
 		if p.BadHeaderDigest {
 			sum ^= 1
 		}
-		out = le.AppendUint32(out, sum)
+		out = binary.LittleEndian.AppendUint32(out, sum)
 	}
 	out = append(out, make([]byte, p.Pad)...)
 	out = append(out, p.Data...)
@@ -155,7 +161,7 @@ func (p *PDU) encode(out []byte) []byte {
 		if p.BadDataDigest {
 			sum ^= 1
 		}
-		out = le.AppendUint32(out, sum)
+		out = binary.LittleEndian.AppendUint32(out, sum)
 	}
 	return out
 }

@@ -361,7 +361,7 @@ func (h *fakeHost) property(kind byte, offset, size int) []byte {
 	return e
 }
 
-// identify does Identify.
+// identify returns a data structure and the completion.
 func (h *fakeHost) identify(cns, nsid int) ([]byte, answer) {
 	h.t.Helper()
 	e := h.entry(0x06, nsid, 4096, 0x5A)
@@ -369,7 +369,7 @@ func (h *fakeHost) identify(cns, nsid int) ([]byte, answer) {
 	return h.do(e, nil)
 }
 
-// logPage does Get Log Page.
+// logPage reads a log page, or a part of it, and returns the completion.
 func (h *fakeHost) logPage(id, offset, length int) ([]byte, answer) {
 	h.t.Helper()
 	e := h.entry(0x02, 0xFFFFFFFF, length, 0x5A)

@@ -1,5 +1,7 @@
 package fakenvmet
 
+import "encoding/binary"
+
 import "fmt"
 
 // String names a command in a violation.
@@ -61,7 +63,7 @@ func (q *queue) check(c *command) (ns *Namespace, at int64, s Status) {
 	}
 	write, size := c.opcode != OpRead && c.opcode != OpFlush, int64(0)
 	if c.opcode == OpRead || c.opcode == OpWrite || c.opcode == OpWriteZeroes {
-		block := le.Uint64(c.entry[atDW10:])
+		block := binary.LittleEndian.Uint64(c.entry[atDW10:])
 		size = blocks(c) * ns.blockSize
 		at = int64(min(block, 1<<50)) * ns.blockSize
 	}
@@ -94,7 +96,7 @@ func (q *queue) deallocate(c *command, ns *Namespace) Status {
 		return Success // the other attributes are hints
 	}
 	for r := c.data[:count*16]; len(r) > 0; r = r[16:] {
-		at, size := int64(min(le.Uint64(r[8:]), 1<<50))*ns.blockSize, int64(le.Uint32(r[4:]))*ns.blockSize
+		at, size := int64(min(binary.LittleEndian.Uint64(r[8:]), 1<<50))*ns.blockSize, int64(binary.LittleEndian.Uint32(r[4:]))*ns.blockSize
 		s, beyond := ns.state(at, size, true)
 		if beyond {
 			q.note("%v: a range of %d bytes at %d, outside namespace %d", c, size, at, ns.id)

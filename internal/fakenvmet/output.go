@@ -1,6 +1,7 @@
 package fakenvmet
 
 import (
+	"encoding/binary"
 	"hash/crc32"
 	"time"
 )
@@ -13,21 +14,21 @@ const bodyPiece = 128 << 10
 // 2.0, section 3.3.3.2: result, SQHD, CID, status.
 func (q *queue) respond(c *command, result uint64, s Status) {
 	f := q.t.fault.Load()
-	q.mu.Lock()
+	q.out.mu.Lock()
 	h := q.headerLocked(f)
 	putHeader(h, CapsuleResp, q.headFlag(), 0, q.wire(0))
 	cqe := h[atCQE:]
-	le.PutUint64(cqe, result)
-	le.PutUint16(cqe[8:], q.advanceLocked())
-	le.PutUint16(cqe[12:], c.cid)
-	le.PutUint16(cqe[14:], uint16(s)<<1)
+	binary.LittleEndian.PutUint64(cqe, result)
+	binary.LittleEndian.PutUint16(cqe[8:], q.out.window.advance())
+	binary.LittleEndian.PutUint16(cqe[12:], c.cid)
+	binary.LittleEndian.PutUint16(cqe[14:], uint16(s)<<1)
 	if f == nil {
 		q.endHeaderLocked(h)
-		q.completeLocked(c.cid)
-		q.mu.Unlock()
+		q.out.window.complete(c.cid)
+		q.out.mu.Unlock()
 		return
 	}
-	q.mu.Unlock()
+	q.out.mu.Unlock()
 	q.pass(*f, c.pdu(CapsuleResp, h, true))
 }
 
@@ -36,57 +37,48 @@ func (q *queue) headerLocked(f *Fault) []byte {
 	if f != nil {
 		return make([]byte, shortLen)
 	}
-	at := len(q.out)
-	q.out = grow(q.out, shortLen)
-	clear(q.out[at:])
-	return q.out[at:]
+	at := len(q.out.bytes)
+	q.out.bytes = grow(q.out.bytes, shortLen)
+	clear(q.out.bytes[at:])
+	return q.out.bytes[at:]
 }
 
 // endHeaderLocked ends a header in the output.
 func (q *queue) endHeaderLocked(h []byte) {
-	q.pdus++
-	if q.headSum {
-		q.out = le.AppendUint32(q.out, digest(h))
+	q.out.pdus++
+	if q.digests.header {
+		q.out.bytes = binary.LittleEndian.AppendUint32(q.out.bytes, digest(h))
 	}
-}
-
-// advanceLocked moves the head of the submission queue past one entry, and returns it.
-func (q *queue) advanceLocked() uint16 {
-	if q.noFlow || q.size == 0 {
-		return 0xFFFF // NVMe over Fabrics 1.1, section 2.4.1: the host asked flow control off
-	}
-	q.head = (q.head + 1) % q.size
-	return uint16(q.head)
 }
 
 // ask sends an R2T (figure 28).
 func (q *queue) ask(c *command, tag uint16, offset, length int) {
 	q.t.counts.r2ts.Add(1)
 	f := q.t.fault.Load()
-	q.mu.Lock()
+	q.out.mu.Lock()
 	h := q.headerLocked(f)
 	putHeader(h, R2T, q.headFlag(), 0, q.wire(0))
 	putTransfer(h, c.cid, offset, length)
-	le.PutUint16(h[atTTAG:], tag)
+	binary.LittleEndian.PutUint16(h[atTTAG:], tag)
 	if f == nil {
 		q.endHeaderLocked(h)
-		q.mu.Unlock()
+		q.out.mu.Unlock()
 		return
 	}
-	q.mu.Unlock()
+	q.out.mu.Unlock()
 	q.pass(*f, c.pdu(R2T, h, false))
 }
 
 func putTransfer(h []byte, cid uint16, offset, length int) {
-	le.PutUint16(h[atCCCID:], cid)
-	le.PutUint32(h[atDATAO:], uint32(offset))
-	le.PutUint32(h[atDATAL:], uint32(length))
+	binary.LittleEndian.PutUint16(h[atCCCID:], cid)
+	binary.LittleEndian.PutUint32(h[atDATAO:], uint32(offset))
+	binary.LittleEndian.PutUint32(h[atDATAL:], uint32(length))
 }
 
 // sendData sends one C2HData (figure 27), filled by the command. What it refuses is not sent.
 func (q *queue) sendData(c *command, offset, length int, flags byte) Status {
 	flags |= q.headFlag()
-	if q.dataSum {
+	if q.digests.data {
 		flags |= flagDDGST
 	}
 	done := flags&flagSuccess != 0
@@ -101,22 +93,22 @@ func (q *queue) sendData(c *command, offset, length int, flags byte) Status {
 		q.pass(*f, p)
 		return Success
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	before := len(q.out)
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
+	before := len(q.out.bytes)
 	h := q.headerLocked(nil)
 	putHeader(h, C2HData, flags, q.wire(0), q.wire(length))
 	putTransfer(h, c.cid, offset, length)
 	q.endHeaderLocked(h)
 	if s := q.bodyLocked(c, offset, length); s != Success {
-		q.out = q.out[:before] // nothing of it was written
+		q.out.bytes = q.out.bytes[:before] // nothing of it was written
 		return s
 	}
 	if done {
-		q.advanceLocked()
-		q.completeLocked(c.cid)
+		q.out.window.advance()
+		q.out.window.complete(c.cid)
 	}
-	if len(q.out) >= flushAt {
+	if len(q.out.bytes) >= flushAt {
 		_ = q.flushLocked() // the next read finds the connection broken
 	}
 	return Success
@@ -127,24 +119,24 @@ func (q *queue) sendData(c *command, offset, length int, flags byte) Status {
 func (q *queue) bodyLocked(c *command, offset, length int) Status {
 	sum := uint32(0)
 	for done := 0; done < length; {
-		at := len(q.out)
-		q.out = grow(q.out, min(length-done, bodyPiece))
-		piece := q.out[at:]
+		at := len(q.out.bytes)
+		q.out.bytes = grow(q.out.bytes, min(length-done, bodyPiece))
+		piece := q.out.bytes[at:]
 		if s := c.fill(piece, offset+done); s != Success && done == 0 {
 			return s
 		} else if s != Success {
 			q.end()
 			return Success
 		}
-		if q.dataSum {
+		if q.digests.data {
 			sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), piece)
 		}
-		if done += len(piece); done < length && len(q.out) >= flushAt {
+		if done += len(piece); done < length && len(q.out.bytes) >= flushAt {
 			_ = q.flushLocked() // the next read finds the connection broken
 		}
 	}
-	if q.dataSum {
-		q.out = le.AppendUint32(q.out, sum)
+	if q.digests.data {
+		q.out.bytes = binary.LittleEndian.AppendUint32(q.out.bytes, sum)
 	}
 	return Success
 }
@@ -160,24 +152,21 @@ func grow(b []byte, n int) []byte {
 // wire is the length of a short PDU with so much data.
 func (q *queue) wire(data int) int {
 	n := shortLen + data
-	if q.headSum {
+	if q.digests.header {
 		n += digestLen
 	}
-	if q.dataSum && data > 0 {
+	if q.digests.data && data > 0 {
 		n += digestLen
 	}
 	return n
 }
 
 func (q *queue) headFlag() byte {
-	if q.headSum {
+	if q.digests.header {
 		return flagHDGST
 	}
 	return 0
 }
-
-// completeLocked notes that the host will know of a completion when it has read what is written.
-func (q *queue) completeLocked(cid uint16) { q.answered = append(q.answered, cid) }
 
 // pdu describes a PDU that answers the command.
 func (c *command) pdu(kind Type, header []byte, done bool) *PDU {
@@ -196,20 +185,20 @@ func (q *queue) send(p *PDU) {
 
 // pass shows a PDU to the fault and does what it wants.
 func (q *queue) pass(f Fault, p *PDU) {
-	q.mu.Lock()
-	p.Connection, p.QID, p.N, p.Sent = q.number, q.qid, q.pdus, q.sent
-	p.digests = [2]bool{q.headSum, q.dataSum}
+	q.out.mu.Lock()
+	p.Connection, p.QID, p.N, p.Sent = q.number, q.qid, q.out.pdus, q.out.sent
+	p.sealed.digests = q.digests
 	p.seal()
-	q.pdus++
-	q.mu.Unlock()
+	q.out.pdus++
+	q.out.mu.Unlock()
 	f(p)
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
 	if p.Until == nil {
 		q.writeLocked(p)
 		return
 	}
-	list, waits := q.held[p.Until]
+	list, waits := q.out.held[p.Until]
 	if !waits {
 		select {
 		case <-p.Until:
@@ -220,7 +209,7 @@ func (q *queue) pass(f Fault, p *PDU) {
 		q.t.wait.Add(1) // the caller is counted, so this is not from zero
 		go q.release(p.Until)
 	}
-	q.held[p.Until] = append(list, p)
+	q.out.held[p.Until] = append(list, p)
 }
 
 // release writes what was held for one channel, in order.
@@ -231,32 +220,32 @@ func (q *queue) release(until <-chan struct{}) {
 	case <-q.dead:
 		return
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, p := range q.held[until] {
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
+	for _, p := range q.out.held[until] {
 		q.writeLocked(p)
 	}
-	delete(q.held, until)
+	delete(q.out.held, until)
 	_ = q.flushLocked() // the reader finds the connection broken
 }
 
 // writeLocked writes a PDU as its fault wants it, and what follows it.
 func (q *queue) writeLocked(p *PDU) {
-	if q.closing {
+	if q.out.closing {
 		return
 	}
 	if !p.Drop {
-		at := len(q.out)
-		q.out = p.encode(q.out)
-		if p.Cut > 0 && at+p.Cut < len(q.out) {
-			q.out = q.out[:at+p.Cut]
+		at := len(q.out.bytes)
+		q.out.bytes = p.encode(q.out.bytes)
+		if p.Cut > 0 && at+p.Cut < len(q.out.bytes) {
+			q.out.bytes = q.out.bytes[:at+p.Cut]
 		}
-		q.sent += int64(len(q.out) - at)
+		q.out.sent += int64(len(q.out.bytes) - at)
 		if p.Drip != nil {
 			q.dripLocked(at, p.Drip)
 		}
 		if p.done {
-			q.completeLocked(p.CID)
+			q.out.window.complete(p.CID)
 		}
 	}
 	for _, next := range p.Then {
@@ -265,17 +254,17 @@ func (q *queue) writeLocked(p *PDU) {
 	if p.End || p.Cut > 0 {
 		_ = q.flushLocked()     // the host sees the end in any case
 		_ = q.conn.CloseWrite() // the same
-		q.closing = true
+		q.out.closing = true
 		_ = q.conn.SetReadDeadline(time.Now()) // wakes the reader, which then waits for the host's end
-	} else if len(q.out) >= flushAt {
+	} else if len(q.out.bytes) >= flushAt {
 		_ = q.flushLocked() // the next read finds the connection broken
 	}
 }
 
 // dripLocked writes what stands before at, and then byte by byte.
 func (q *queue) dripLocked(at int, drip func()) {
-	slow := append([]byte(nil), q.out[at:]...)
-	q.out = q.out[:at]
+	slow := append([]byte(nil), q.out.bytes[at:]...)
+	q.out.bytes = q.out.bytes[:at]
 	_ = q.flushLocked() // the next write fails, too
 	for i := range slow {
 		drip()

@@ -141,8 +141,6 @@ const (
 	sglTransport = 0x5A // transport data block: by H2CData or C2HData
 )
 
-var le = binary.LittleEndian
-
 // digest is CRC32C (NVMe/TCP 1.0, section 3.3.1). crc32 keeps the Castagnoli table and finds it by
 // its address, so MakeTable costs a comparison.
 func digest(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
@@ -150,7 +148,7 @@ func digest(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Ca
 // putHeader fills the common header.
 func putHeader(h []byte, kind Type, flags byte, pdo, plen int) {
 	h[atType], h[atFlags], h[atHLEN], h[atPDO] = byte(kind), flags, byte(len(h)), byte(pdo)
-	le.PutUint32(h[atPLEN:], uint32(plen))
+	binary.LittleEndian.PutUint32(h[atPLEN:], uint32(plen))
 }
 
 // hasDigests reports whether PDUs of this type carry digests at all (NVMe/TCP 1.0, figures 12 and

@@ -1,6 +1,7 @@
 package fakenvmet
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -37,55 +38,36 @@ type queue struct {
 	once   sync.Once     // closes dead
 
 	// The reader's own, after ICReq constant but for what Connect sets.
-	in               []byte
-	r, w             int // what of in is not used yet
-	scratch          [capsuleLen + digestLen]byte
-	headSum, dataSum bool // digests
-	maxR2T           int  // R2Ts at a time for one command
-	ctrl             *controller
-	qid              uint16
-	authenticated    bool
-	auth             *dialogue
-	waiting          map[uint16]*command // commands whose data is on its way, by CID
-	free             []*command
-	lastTag          uint16
+	in            input
+	digests       digests
+	ctrl          *controller
+	qid           uint16
+	authenticated bool
+	auth          *dialogue
+	commands      commands
 
-	mu       sync.Mutex // guards what follows
-	out      []byte
-	pdus     int   // made so far
-	sent     int64 // bytes of them
-	size     int   // entries; 0 before Connect
-	noFlow   bool
-	head     int      // SQHD
-	flight   flight   // commands whose completion the host cannot know
-	answered []uint16 // completions written since the last read
-	held     map[<-chan struct{}][]*PDU
-	closing  bool // EOF went out: nothing may follow
+	out output
 }
 
-// flight is the set of command identifiers in flight.
-type flight struct {
-	bits  [1 << 16 / 64]uint64
-	count int
-}
+// digests says which of them a connection has (DGST in figures 20 and 21).
+type digests struct{ header, data bool }
 
-func (f *flight) has(cid uint16) bool { return f.bits[cid/64]&(1<<(cid%64)) != 0 }
-
-func (f *flight) add(cid uint16) {
-	f.bits[cid/64] |= 1 << (cid % 64)
-	f.count++
-}
-
-func (f *flight) remove(cid uint16) {
-	if f.has(cid) {
-		f.bits[cid/64] &^= 1 << (cid % 64)
-		f.count--
-	}
+// output is what a queue sends, and what it must remember of that.
+type output struct {
+	mu      sync.Mutex // guards what follows
+	bytes   []byte     // not written yet
+	pdus    int        // made so far
+	sent    int64      // bytes of them
+	window  window
+	held    map[<-chan struct{}][]*PDU
+	closing bool // EOF went out: nothing may follow
 }
 
 func newQueue(t *Target, p *Port, conn *net.TCPConn, number int) *queue {
-	return &queue{t: t, port: p, conn: conn, number: number, dead: make(chan struct{}), done: make(chan struct{}),
-		in: make([]byte, inputSize), waiting: map[uint16]*command{}, held: map[<-chan struct{}][]*PDU{}}
+	q := &queue{t: t, port: p, conn: conn, number: number, dead: make(chan struct{}), done: make(chan struct{}),
+		commands: commands{waiting: map[uint16]*command{}}, out: output{held: map[<-chan struct{}][]*PDU{}}}
+	q.in = input{buffer: make([]byte, inputSize), recv: q.recv}
+	return q
 }
 
 // serve is the connection's goroutine.
@@ -103,9 +85,9 @@ func (q *queue) serve() {
 	if q.ctrl != nil {
 		q.ctrl.leave(q, err)
 	}
-	q.mu.Lock()
-	closing := q.closing
-	q.mu.Unlock()
+	q.out.mu.Lock()
+	closing := q.out.closing
+	q.out.mu.Unlock()
 	if closing {
 		_ = q.conn.SetReadDeadline(time.Now().Add(lingerTime)) // a closed connection needs none
 		_, _ = io.Copy(io.Discard, q.conn)                     // until the host has seen the end, or went
@@ -142,59 +124,20 @@ func (q *queue) recv(b []byte) (int, error) {
 	}
 	n, err := q.conn.Read(b)
 	q.gate()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closing {
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
+	if q.out.closing {
 		return 0, errEnded
 	}
-	for _, cid := range q.answered {
-		q.flight.remove(cid)
-	}
-	q.answered = q.answered[:0]
+	q.out.window.retire()
 	return n, err
 }
-
-// peek returns the next n bytes of the input, at most inputSize, without using them.
-func (q *queue) peek(n int) ([]byte, error) {
-	if q.r == q.w {
-		q.r, q.w = 0, 0
-	}
-	if q.r+n > len(q.in) {
-		q.w = copy(q.in, q.in[q.r:q.w])
-		q.r = 0
-	}
-	for q.w-q.r < n {
-		got, err := q.recv(q.in[q.w:])
-		q.w += got
-		if err != nil {
-			return nil, err
-		}
-	}
-	return q.in[q.r : q.r+n], nil
-}
-
-// take uses the next bytes of the input: what is buffered, and then directly from the connection.
-func (q *queue) take(b []byte) error {
-	n := copy(b, q.in[q.r:q.w])
-	q.r += n
-	for n < len(b) {
-		got, err := q.recv(b[n:])
-		n += got
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// skip uses n bytes of the input that peek has shown.
-func (q *queue) skip(n int) { q.r += n }
 
 // flush writes the output.
 func (q *queue) flush() error {
 	q.gate()
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
 	return q.flushLocked()
 }
 
@@ -206,11 +149,11 @@ func (q *queue) push() {
 }
 
 func (q *queue) flushLocked() error {
-	if len(q.out) == 0 {
+	if len(q.out.bytes) == 0 {
 		return nil
 	}
-	_, err := q.conn.Write(q.out)
-	q.out = q.out[:0]
+	_, err := q.conn.Write(q.out.bytes)
+	q.out.bytes = q.out.bytes[:0]
 	return err
 }
 
@@ -240,54 +183,54 @@ func (q *queue) note(format string, args ...any) string {
 // terminate sends a C2HTermReq with the header of the PDU that was wrong (figure 23), and EOF.
 func (q *queue) terminate(b *breach) {
 	p := TermReq(b.fes)
-	le.PutUint32(p.Header[atFEI:], b.fei)
+	binary.LittleEndian.PutUint32(p.Header[atFEI:], b.fei)
 	p.Data = b.header[:min(len(b.header), icLen)]
 	p.SetPLEN(uint32(p.Len()))
 	p.End = true
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.out.mu.Lock()
+	defer q.out.mu.Unlock()
 	q.writeLocked(p)
 }
 
 // initialize takes the ICReq and answers it (section 3.1 and figures 20 and 21).
 func (q *queue) initialize() error {
-	h, err := q.peek(icLen)
+	h, err := q.in.peek(icLen)
 	if err != nil {
 		return err
 	}
-	digests := h[atDGST]
+	length, asked := binary.LittleEndian.Uint32(h[atPLEN:]), h[atDGST]
 	switch {
 	case Type(h[atType]) != ICReq:
 		return q.fail(fesSequence, 0, h[:commonLen], "PDU of type %02xh before ICReq", h[atType])
-	case h[atHLEN] != icLen || h[atPDO] != 0 || h[atFlags] != 0 || le.Uint32(h[atPLEN:]) != icLen:
-		return q.fail(fesHeader, atHLEN, h, "ICReq with FLAGS %d, HLEN %d, PDO %d, PLEN %d", h[atFlags], h[atHLEN], h[atPDO], le.Uint32(h[atPLEN:]))
-	case le.Uint16(h[atPFV:]) != 0:
-		return q.fail(fesUnsupported, atPFV, h, "ICReq with PFV %d", le.Uint16(h[atPFV:]))
+	case h[atHLEN] != icLen || h[atPDO] != 0 || h[atFlags] != 0 || length != icLen:
+		return q.fail(fesHeader, atHLEN, h, "ICReq with FLAGS %d, HLEN %d, PDO %d, PLEN %d", h[atFlags], h[atHLEN], h[atPDO], length)
+	case h[atPFV] != 0 || h[atPFV+1] != 0:
+		return q.fail(fesUnsupported, atPFV, h, "ICReq with PFV %d", binary.LittleEndian.Uint16(h[atPFV:]))
 	case h[atHPDA] != 0:
 		return q.fail(fesUnsupported, atHPDA, h, "ICReq with HPDA %d: Linux takes 0 alone", h[atHPDA])
-	case digests&^3 != 0:
-		return q.fail(fesHeader, atDGST, h, "ICReq with DGST %02xh", digests)
+	case asked&^3 != 0:
+		return q.fail(fesHeader, atDGST, h, "ICReq with DGST %02xh", asked)
 	}
 	if q.t.o.NoDigests {
-		digests = 0
+		asked = 0
 	}
-	q.maxR2T = int(min(le.Uint32(h[atMAXR2T:]), 1<<16)) + 1 // 0's based
-	q.skip(icLen)
+	q.commands.maxR2T = int(min(binary.LittleEndian.Uint32(h[atMAXR2T:]), 1<<16)) + 1 // 0's based
+	q.in.skip(icLen)
 	a := make([]byte, icLen)
 	putHeader(a, ICResp, 0, 0, icLen)
-	a[atHPDA], a[atDGST] = byte(q.t.o.CPDA), digests
-	le.PutUint32(a[atMAXR2T:], uint32(q.t.o.MaxData))
+	a[atHPDA], a[atDGST] = byte(q.t.o.CPDA), asked
+	binary.LittleEndian.PutUint32(a[atMAXR2T:], uint32(q.t.o.MaxData))
 	q.send(&PDU{Type: ICResp, Header: a})
-	q.mu.Lock()
-	q.headSum, q.dataSum = digests&1 != 0, digests&2 != 0
-	q.mu.Unlock()
+	q.out.mu.Lock()
+	q.digests = digests{header: asked&1 != 0, data: asked&2 != 0}
+	q.out.mu.Unlock()
 	return nil
 }
 
 // pdu takes one PDU and does what it asks for.
 func (q *queue) pdu() error {
-	h, err := q.peek(commonLen)
-	if err == io.EOF && q.r == q.w {
+	h, err := q.in.peek(commonLen)
+	if err == io.EOF && q.in.empty() {
 		return errClosed
 	}
 	if err != nil {
@@ -307,19 +250,18 @@ func (q *queue) pdu() error {
 	if int(h[atHLEN]) != want {
 		return q.fail(fesHeader, atHLEN, h, "PDU of type %02xh with HLEN %d, not %d", h[atType], h[atHLEN], want)
 	}
-	if h[atFlags]&flagHDGST != 0 != q.headSum {
-		return q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, header digests are %t", h[atType], h[atFlags], q.headSum)
+	if h[atFlags]&flagHDGST != 0 != q.digests.header {
+		return q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, header digests are %t", h[atType], h[atFlags], q.digests.header)
 	}
 	whole := want
-	if q.headSum {
+	if q.digests.header {
 		whole += digestLen
 	}
-	if h, err = q.peek(whole); err != nil {
+	if h, err = q.in.peek(whole); err != nil {
 		return err
 	}
-	h = q.scratch[:copy(q.scratch[:], h)]
-	q.skip(whole)
-	if q.headSum && le.Uint32(h[want:]) != digest(h[:want]) {
+	h = q.in.hold(whole)
+	if q.digests.header && binary.LittleEndian.Uint32(h[want:]) != digest(h[:want]) {
 		return q.fail(fesDigest, 0, h[:want], "PDU of type %02xh with a wrong header digest", h[atType])
 	}
 	b, err := q.frame(h[:want], whole)
@@ -335,7 +277,7 @@ func (q *queue) pdu() error {
 // frame checks PDO, PLEN and the flag for a data digest, takes the padding, and returns the length
 // of the data that follows. The callers hold it against what they take.
 func (q *queue) frame(h []byte, whole int) (int, error) {
-	length, offset := int(le.Uint32(h[atPLEN:])), int(h[atPDO])
+	length, offset := int(binary.LittleEndian.Uint32(h[atPLEN:])), int(h[atPDO])
 	if length == whole {
 		if offset != 0 && offset != whole || h[atFlags]&flagDDGST != 0 {
 			return 0, q.fail(fesHeader, atPDO, h, "PDU of type %02xh without data, but PDO %d and FLAGS %02xh", h[atType], offset, h[atFlags])
@@ -346,36 +288,36 @@ func (q *queue) frame(h []byte, whole int) (int, error) {
 	if want := (whole + unit - 1) / unit * unit; offset != want {
 		return 0, q.fail(fesHeader, atPDO, h, "PDU of type %02xh with PDO %d, not %d", h[atType], offset, want)
 	}
-	if h[atFlags]&flagDDGST != 0 != q.dataSum {
-		return 0, q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, data digests are %t", h[atType], h[atFlags], q.dataSum)
+	if h[atFlags]&flagDDGST != 0 != q.digests.data {
+		return 0, q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, data digests are %t", h[atType], h[atFlags], q.digests.data)
 	}
 	data := length - offset
-	if q.dataSum {
+	if q.digests.data {
 		data -= digestLen
 	}
 	if data <= 0 {
 		return 0, q.fail(fesHeader, atPLEN, h, "PDU of type %02xh with PLEN %d", h[atType], length)
 	}
 	if pad := offset - whole; pad > 0 {
-		if _, err := q.peek(pad); err != nil {
+		if _, err := q.in.peek(pad); err != nil {
 			return 0, err
 		}
-		q.skip(pad)
+		q.in.skip(pad)
 	}
 	return data, nil
 }
 
 // takeData takes a PDU's data and its digest.
 func (q *queue) takeData(h, b []byte) error {
-	if err := q.take(b); err != nil || !q.dataSum {
+	if err := q.in.take(b); err != nil || !q.digests.data {
 		return err
 	}
-	sum, err := q.peek(digestLen)
+	sum, err := q.in.peek(digestLen)
 	if err != nil {
 		return err
 	}
-	got := le.Uint32(sum)
-	q.skip(digestLen)
+	got := binary.LittleEndian.Uint32(sum)
+	q.in.skip(digestLen)
 	if got != digest(b) {
 		// A data digest error is the command's alone (section 3.3.1.1), and Linux ends the association.
 		return q.fail(fesDigest, 0, h, "PDU of type %02xh with a wrong data digest", h[atType])
@@ -383,10 +325,12 @@ func (q *queue) takeData(h, b []byte) error {
 	return nil
 }
 
-// hostTerminates is a host that found fault with this target. It counts against neither.
+// hostTerminates is a host that found fault with this target. That breaks no rule.
 func (q *queue) hostTerminates(h []byte) error {
-	if h[atHLEN] != termLen || le.Uint32(h[atPLEN:]) < termLen || le.Uint32(h[atPLEN:]) > termLen+icLen {
-		return q.fail(fesHeader, atHLEN, h, "H2CTermReq with HLEN %d, PLEN %d", h[atHLEN], le.Uint32(h[atPLEN:]))
+	length := binary.LittleEndian.Uint32(h[atPLEN:])
+	if h[atHLEN] != termLen || length < termLen || length > termLen+icLen {
+		return q.fail(fesHeader, atHLEN, h, "H2CTermReq with HLEN %d, PLEN %d", h[atHLEN], length)
 	}
+	q.t.counts.hostTerms.Add(1)
 	return errEnded
 }

@@ -16,6 +16,8 @@ type Stats struct {
 	Queues, IOQueues int64
 	// Events counts asynchronous events that were reported, Expired associations without Keep Alive.
 	Events, Expired int64
+	// HostTermReqs counts H2CTermReqs: hosts that found fault with the target.
+	HostTermReqs int64
 	// Violations counts what Violations lists, without its bound.
 	Violations int64
 }
@@ -24,7 +26,7 @@ type counts struct {
 	io, admin                                  [256]atomic.Int64
 	bytesRead, bytesWritten, inCapsule, r2ts   atomic.Int64
 	connections, controllers, queues, ioQueues atomic.Int64
-	events, expired, violations                atomic.Int64
+	events, expired, hostTerms, violations     atomic.Int64
 }
 
 // Stats returns the counts of now.
@@ -35,7 +37,7 @@ func (t *Target) Stats() Stats {
 		InCapsule: c.inCapsule.Load(), R2Ts: c.r2ts.Load(),
 		Connections: c.connections.Load(), Controllers: c.controllers.Load(),
 		Queues: c.queues.Load(), IOQueues: c.ioQueues.Load(),
-		Events: c.events.Load(), Expired: c.expired.Load(), Violations: c.violations.Load(),
+		Events: c.events.Load(), Expired: c.expired.Load(), HostTermReqs: c.hostTerms.Load(), Violations: c.violations.Load(),
 	}
 	for i := range s.IO {
 		s.IO[i], s.Admin[i] = c.io[i].Load(), c.admin[i].Load()

@@ -192,5 +192,8 @@ func TestHostTerminates(t *testing.T) {
 	a.io[0].send(b)
 	a.io[0].ended()
 	a.ended()
+	if n := target.Stats().HostTermReqs; n != 1 {
+		t.Errorf("%d H2CTermReqs counted", n)
+	}
 	clean(t, target)
 }
