@@ -215,16 +215,17 @@ func (n *Namespace) uuid() []byte {
 
 // identify fills the Identify Namespace data structure (NVM Command Set 1.0, section 4.1.5.1).
 func (n *Namespace) identify(b []byte) {
+	le := binary.LittleEndian
 	blocks, readOnly, disabled := n.geometry()
 	if disabled {
 		return // inactive: zeros
 	}
-	binary.LittleEndian.PutUint64(b[0:], uint64(blocks))  // NSZE
-	binary.LittleEndian.PutUint64(b[8:], uint64(blocks))  // NCAP
-	binary.LittleEndian.PutUint64(b[16:], uint64(blocks)) // NUSE
-	b[30] = 1 << 0                                        // NMIC: shared
-	b[33] = 1 << 0                                        // DLFEAT: deallocated blocks read as zeros
-	binary.LittleEndian.PutUint32(b[92:], 1)              // ANAGRPID
+	le.PutUint64(b[0:], uint64(blocks))  // NSZE
+	le.PutUint64(b[8:], uint64(blocks))  // NCAP
+	le.PutUint64(b[16:], uint64(blocks)) // NUSE
+	b[30] = 1 << 0                       // NMIC: shared
+	b[33] = 1 << 0                       // DLFEAT: deallocated blocks read as zeros
+	le.PutUint32(b[92:], 1)              // ANAGRPID
 	if readOnly {
 		b[99] = 1 << 0 // NSATTR
 	}
@@ -238,43 +239,44 @@ func (n *Namespace) identify(b []byte) {
 
 // identify fills the Identify Controller data structure (NVMe Base 2.0, section 5.17.2.1).
 func (c *controller) identify(b []byte) {
+	le := binary.LittleEndian
 	o := &c.t.o
 	pad(b[4:24], c.t.serial)   // SN
 	pad(b[24:64], "fakenvmet") // MN
 	pad(b[64:72], "1")         // FR
 	b[76] = 1<<0 | 1<<1 | 1<<3 // CMIC: several ports, several controllers, ANA
 	b[77] = byte(o.MDTS)
-	binary.LittleEndian.PutUint16(b[78:], c.id)                                            // CNTLID
-	binary.LittleEndian.PutUint32(b[80:], version)                                         // VER
-	binary.LittleEndian.PutUint32(b[92:], eventNamespace.enableBit()|eventANA.enableBit()) // OAES
-	binary.LittleEndian.PutUint32(b[96:], 1<<0)                                            // CTRATT: 128-bit host identifiers
-	b[111] = 1                                                                             // CNTRLTYPE: I/O
-	b[258] = 3                                                                             // ACL
-	b[259] = maxRequests - 1                                                               // AERL
-	b[261] = 1 << 2                                                                        // LPA: extended data of Get Log Page
-	binary.LittleEndian.PutUint16(b[320:], keepAliveUnit)                                  // KAS
-	b[342] = 10                                                                            // ANATT, in seconds
-	b[343] = 0x1F                                                                          // ANACAP: all five states
-	binary.LittleEndian.PutUint32(b[344:], 1)                                              // ANAGRPMAX
-	binary.LittleEndian.PutUint32(b[348:], 1)                                              // NANAGRPID
-	b[512], b[513] = 0x66, 0x44                                                            // SQES, CQES: 64 and 16 bytes
-	binary.LittleEndian.PutUint16(b[514:], uint16(min(o.QueueSize, 0xFFFF)))               // MAXCMD
-	binary.LittleEndian.PutUint32(b[516:], 1024)                                           // NN
-	binary.LittleEndian.PutUint16(b[520:], 1<<2|1<<3)                                      // ONCS: Dataset Management, Write Zeroes
-	b[525] = byte(c.t.writeCache())                                                        // VWC
-	binary.LittleEndian.PutUint32(b[536:], 1<<0|1<<20)                                     // SGLS: supported, offsets (in-capsule data)
-	binary.LittleEndian.PutUint32(b[540:], 1024)                                           // MNAN
+	le.PutUint16(b[78:], c.id)                                            // CNTLID
+	le.PutUint32(b[80:], version)                                         // VER
+	le.PutUint32(b[92:], eventNamespace.enableBit()|eventANA.enableBit()) // OAES
+	le.PutUint32(b[96:], 1<<0)                                            // CTRATT: 128-bit host identifiers
+	b[111] = 1                                                            // CNTRLTYPE: I/O
+	b[258] = 3                                                            // ACL
+	b[259] = maxRequests - 1                                              // AERL
+	b[261] = 1 << 2                                                       // LPA: extended data of Get Log Page
+	le.PutUint16(b[320:], keepAliveUnit)                                  // KAS
+	b[342] = 10                                                           // ANATT, in seconds
+	b[343] = 0x1F                                                         // ANACAP: all five states
+	le.PutUint32(b[344:], 1)                                              // ANAGRPMAX
+	le.PutUint32(b[348:], 1)                                              // NANAGRPID
+	b[512], b[513] = 0x66, 0x44                                           // SQES, CQES: 64 and 16 bytes
+	le.PutUint16(b[514:], uint16(min(o.QueueSize, 0xFFFF)))               // MAXCMD
+	le.PutUint32(b[516:], 1024)                                           // NN
+	le.PutUint16(b[520:], 1<<2|1<<3)                                      // ONCS: Dataset Management, Write Zeroes
+	b[525] = byte(c.t.writeCache())                                       // VWC
+	le.PutUint32(b[536:], 1<<0|1<<20)                                     // SGLS: supported, offsets (in-capsule data)
+	le.PutUint32(b[540:], 1024)                                           // MNAN
 	name := o.NQN
 	if c.discovery {
 		name = DiscoveryNQN
 		b[111] = 2 // CNTRLTYPE: discovery
-		binary.LittleEndian.PutUint32(b[516:], 0)
-		binary.LittleEndian.PutUint32(b[92:], 0)
+		le.PutUint32(b[516:], 0)
+		le.PutUint32(b[92:], 0)
 	}
-	copy(b[768:1024], name)                                            // SUBNQN
-	binary.LittleEndian.PutUint32(b[1792:], uint32(64+o.InCapsule)/16) // IOCCSZ, in units of 16 bytes
-	binary.LittleEndian.PutUint32(b[1796:], 1)                         // IORCSZ
-	b[1803] = 1                                                        // MSDBD: one descriptor
+	copy(b[768:1024], name)                           // SUBNQN
+	le.PutUint32(b[1792:], uint32(64+o.InCapsule)/16) // IOCCSZ, in units of 16 bytes
+	le.PutUint32(b[1796:], 1)                         // IORCSZ
+	b[1803] = 1                                       // MSDBD: one descriptor
 }
 
 // pad fills a field of ASCII with blanks.
@@ -342,6 +344,7 @@ func (c *controller) changedPage(keep bool) []byte {
 // anaPage is the Asymmetric Namespace Access page (section 5.16.1.13): one group, by groups only if
 // RGO asks for it.
 func (c *controller) anaPage(keep, groupsOnly bool) []byte {
+	le := binary.LittleEndian
 	all := sorted(*c.t.namespaces.Load())
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
@@ -350,15 +353,15 @@ func (c *controller) anaPage(keep, groupsOnly bool) []byte {
 	}
 	page := make([]byte, 16+32+4*len(all))
 	changes := c.port.changes.Load()
-	binary.LittleEndian.PutUint64(page[0:], changes)
-	binary.LittleEndian.PutUint16(page[8:], 1) // descriptors
+	le.PutUint64(page[0:], changes)
+	le.PutUint16(page[8:], 1) // descriptors
 	group := page[16:]
-	binary.LittleEndian.PutUint32(group[0:], 1) // group
-	binary.LittleEndian.PutUint32(group[4:], uint32(len(all)))
-	binary.LittleEndian.PutUint64(group[8:], changes)
+	le.PutUint32(group[0:], 1) // group
+	le.PutUint32(group[4:], uint32(len(all)))
+	le.PutUint64(group[8:], changes)
 	group[16] = byte(c.port.ana.Load())
 	for i, n := range all {
-		binary.LittleEndian.PutUint32(group[32+4*i:], n.id)
+		le.PutUint32(group[32+4*i:], n.id)
 	}
 	if !keep {
 		c.masked[eventANA] = false
@@ -369,6 +372,7 @@ func (c *controller) anaPage(keep, groupsOnly bool) []byte {
 // discoveryPage is the Discovery log (section 5.16.1.23): a header and an entry for each port that
 // is on, of 1024 bytes each.
 func (t *Target) discoveryPage() []byte {
+	le := binary.LittleEndian
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	page := make([]byte, 1024)
@@ -381,15 +385,15 @@ func (t *Target) discoveryPage() []byte {
 		e := make([]byte, 1024)
 		e[0], e[1], e[2] = 3, 1, 2 // TRTYPE TCP, ADRFAM IPv4, SUBTYPE NVM subsystem
 		e[3] = 1<<2 | 2            // TREQ: no secure channel; SQ flow control may be off
-		binary.LittleEndian.PutUint16(e[4:], uint16(p.id))
-		binary.LittleEndian.PutUint16(e[6:], anyController)
-		binary.LittleEndian.PutUint16(e[8:], uint16(min(t.o.QueueSize, 32))) // ASQSZ
+		le.PutUint16(e[4:], uint16(p.id))
+		le.PutUint16(e[6:], anyController)
+		le.PutUint16(e[8:], uint16(min(t.o.QueueSize, 32))) // ASQSZ
 		a := netip.AddrPort(p.address.AddrPort())
 		pad(e[32:64], strconv.Itoa(int(a.Port()))) // TRSVCID
 		copy(e[256:512], t.o.NQN)                  // SUBNQN
 		pad(e[512:768], a.Addr().Unmap().String()) // TRADDR
 		page = append(page, e...)
 	}
-	binary.LittleEndian.PutUint64(page[8:], uint64(count)) // NUMREC
+	le.PutUint64(page[8:], uint64(count)) // NUMREC
 	return page
 }

@@ -191,10 +191,11 @@ func authKey(secret, name string) ([]byte, error) {
 		return nil, errors.New("a DH-HMAC-CHAP secret looks like DHHC-1:00:BASE64:")
 	}
 	key, err := base64.StdEncoding.DecodeString(parts[2])
-	if err != nil || len(key) < 4 || crc32.ChecksumIEEE(key[:len(key)-4]) != binary.LittleEndian.Uint32(key[len(key)-4:]) {
+	end := len(key) - 4
+	if err != nil || end < 0 || crc32.ChecksumIEEE(key[:end]) != binary.LittleEndian.Uint32(key[end:]) {
 		return nil, errors.New("the checksum of a DH-HMAC-CHAP secret is wrong")
 	}
-	key = key[:len(key)-4]
+	key = key[:end]
 	switch parts[1] {
 	case "00":
 		return key, nil

@@ -74,7 +74,8 @@ func (c *command) fill(b []byte, offset int) Status {
 func (q *queue) capsule(h []byte, size int) error {
 	c := q.commands.get()
 	copy(c.entry[:], h[commonLen:])
-	c.opcode, c.cid, c.length = c.entry[atOpcode], binary.LittleEndian.Uint16(c.entry[atCID:]), int(c.dword(atSGLLength))
+	c.opcode, c.length = c.entry[atOpcode], int(c.dword(atSGLLength))
+	c.cid = binary.LittleEndian.Uint16(c.entry[atCID:])
 	direction, capacity := c.opcode&3, q.t.o.InCapsule
 	if c.opcode == OpFabrics {
 		c.kind = c.entry[atFCTYPE]
@@ -93,9 +94,11 @@ func (q *queue) capsule(h []byte, size int) error {
 	case size > capacity:
 		return q.fail(fesLimit, atPLEN, h, "%v with %d bytes in its capsule, which holds %d", c, size, capacity)
 	case size > 0 && (direction != fromHost || kind != sglInCapsule || size != c.length):
-		return q.fail(fesHeader, commonLen+atSGLLength, h, "%v with %d bytes in its capsule, SGL type %02xh of %d", c, size, kind, c.length)
+		return q.fail(fesHeader, commonLen+atSGLLength, h,
+			"%v with %d bytes in its capsule, SGL type %02xh of %d", c, size, kind, c.length)
 	case size == 0 && c.length > 0 && kind != sglTransport:
-		return q.fail(fesHeader, commonLen+atSGLType, h, "%v of %d bytes with SGL type %02xh and an empty capsule", c, c.length, kind)
+		return q.fail(fesHeader, commonLen+atSGLType, h,
+			"%v of %d bytes with SGL type %02xh and an empty capsule", c, c.length, kind)
 	case size == 0 && c.length > 0 && c.length <= capacity && direction == fromHost:
 		q.note("%v of %d bytes outside its capsule, which holds %d: Linux never answers", c, c.length, capacity)
 	}
@@ -174,7 +177,7 @@ func (q *queue) request(c *command) {
 // hostData takes an H2CData of size bytes (figure 26).
 func (q *queue) hostData(h []byte, size int) error {
 	cid, tag := binary.LittleEndian.Uint16(h[atCCCID:]), binary.LittleEndian.Uint16(h[atTTAG:])
-	offset, length, last := int(binary.LittleEndian.Uint32(h[atDATAO:])), int(binary.LittleEndian.Uint32(h[atDATAL:])), h[atFlags]&flagLast != 0
+	offset, length := int(binary.LittleEndian.Uint32(h[atDATAO:])), int(binary.LittleEndian.Uint32(h[atDATAL:]))
 	c := q.commands.waiting[cid]
 	if c == nil {
 		return q.fail(fesHeader, atCCCID, h, "H2CData for CID %d, which waits for none", cid)
@@ -187,16 +190,19 @@ func (q *queue) hostData(h []byte, size int) error {
 		return q.fail(fesHeader, atTTAG, h, "%v: H2CData with TTAG %d, which no R2T has", c, tag)
 	}
 	r := &c.r2ts[i]
-	ends := r.done+length == r.length
+	last, ends := h[atFlags]&flagLast != 0, r.done+length == r.length
 	switch {
 	case length != size || size == 0:
 		return q.fail(fesHeader, atDATAL, h, "%v: H2CData with DATAL %d and %d bytes", c, length, size)
 	case length > q.t.o.MaxData:
 		return q.fail(fesLimit, atDATAL, h, "%v: H2CData with DATAL %d, MAXH2CDATA is %d", c, length, q.t.o.MaxData)
 	case offset != r.offset+r.done || length > r.length-r.done:
-		return q.fail(fesRange, atDATAO, h, "%v: H2CData of %d bytes at %d, R2T of %d at %d with %d done", c, length, offset, r.length, r.offset, r.done)
+		return q.fail(fesRange, atDATAO, h,
+			"%v: H2CData of %d bytes at %d, R2T of %d at %d with %d done",
+			c, length, offset, r.length, r.offset, r.done)
 	case last != ends:
-		return q.fail(fesHeader, atFlags, h, "%v: H2CData with LAST_PDU %t, %d of %d bytes done", c, last, r.done+length, r.length)
+		return q.fail(fesHeader, atFlags, h,
+			"%v: H2CData with LAST_PDU %t, %d of %d bytes done", c, last, r.done+length, r.length)
 	}
 	if err := q.takeData(h, c.data[offset:offset+length]); err != nil {
 		return err

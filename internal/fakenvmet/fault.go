@@ -137,7 +137,8 @@ func (p *PDU) seal() {
 
 // encode appends the PDU's bytes.
 func (p *PDU) encode(out []byte) []byte {
-	head, tail := p.sealed.digests.header && p.Type.hasDigests(), p.sealed.digests.data && len(p.Data) > 0 && p.Type.hasDigests()
+	head := p.sealed.digests.header && p.Type.hasDigests()
+	tail := p.sealed.digests.data && p.Type.hasDigests() && len(p.Data) > 0
 	if len(p.Header) >= commonLen {
 		if bytes.Equal(p.sealed.plen[:], p.Header[atPLEN:atPLEN+4]) {
 			p.SetPLEN(uint32(p.Len()))

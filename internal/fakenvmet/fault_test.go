@@ -247,8 +247,13 @@ func TestFaultKnowsItsPlace(t *testing.T) {
 	target.SetFault(func(p *PDU) { seen <- fmt.Sprint(p.Connection, p.QID, p.N, p.Sent, p.Len(), p.Type) })
 	q := connect(t, target, how{digests: 1}).io[0]
 	q.get(0, 1, 4096)
+	target.SetFault(nil)
+	q.get(0, 1, 4096)
+	target.SetFault(func(p *PDU) { seen <- fmt.Sprint(p.Connection, p.QID, p.N, p.Sent, p.Len(), p.Type) })
+	q.get(0, 1, 4096)
 	want := []string{"1 0 0 0 128 1", "1 0 1 128 28 5", "1 0 2 156 28 5", "1 0 3 184 28 5",
-		"2 0 0 0 128 1", "2 1 1 128 28 5", "2 1 2 156 4124 7", "2 1 3 4280 28 5"}
+		"2 0 0 0 128 1", "2 1 1 128 28 5", "2 1 2 156 4124 7", "2 1 3 4280 28 5",
+		"2 1 6 8460 4124 7", "2 1 7 12584 28 5"}
 	for _, w := range want {
 		if got := <-seen; got != w {
 			t.Errorf("saw %q, want %q", got, w)

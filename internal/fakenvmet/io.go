@@ -96,7 +96,8 @@ func (q *queue) deallocate(c *command, ns *Namespace) Status {
 		return Success // the other attributes are hints
 	}
 	for r := c.data[:count*16]; len(r) > 0; r = r[16:] {
-		at, size := int64(min(binary.LittleEndian.Uint64(r[8:]), 1<<50))*ns.blockSize, int64(binary.LittleEndian.Uint32(r[4:]))*ns.blockSize
+		at := int64(min(binary.LittleEndian.Uint64(r[8:]), 1<<50)) * ns.blockSize
+		size := int64(binary.LittleEndian.Uint32(r[4:])) * ns.blockSize
 		s, beyond := ns.state(at, size, true)
 		if beyond {
 			q.note("%v: a range of %d bytes at %d, outside namespace %d", c, size, at, ns.id)

@@ -41,7 +41,8 @@ type Namespace struct {
 	blockSize int64
 	volatile  bool
 
-	mu       sync.RWMutex // guards what follows; held for reading during reads and writes, so that Resize waits for them
+	// mu guards what follows. Reads and writes hold it for reading, so that Resize waits for them.
+	mu       sync.RWMutex
 	size     int64
 	largest  int64 // the largest size ever: a host may not know yet that it shrank
 	disabled bool
@@ -66,7 +67,7 @@ func newNamespace(t *Target, o NamespaceOptions) (*Namespace, error) {
 		o.BlockSize = 4096
 	}
 	if o.BlockSize != 512 && o.BlockSize != 4096 || o.Size < 0 || o.Size%int64(o.BlockSize) != 0 {
-		return nil, fmt.Errorf("namespace %d: block size %d of %d bytes: want blocks of 512 or 4096", o.ID, o.BlockSize, o.Size)
+		return nil, fmt.Errorf("namespace %d of %d bytes in blocks of %d: want blocks of 512 or 4096", o.ID, o.Size, o.BlockSize)
 	}
 	if o.Backing == nil {
 		o.Backing = NewMemory(o.Size)

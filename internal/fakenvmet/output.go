@@ -186,7 +186,7 @@ func (q *queue) send(p *PDU) {
 // pass shows a PDU to the fault and does what it wants.
 func (q *queue) pass(f Fault, p *PDU) {
 	q.out.mu.Lock()
-	p.Connection, p.QID, p.N, p.Sent = q.number, q.qid, q.out.pdus, q.out.sent
+	p.Connection, p.QID, p.N, p.Sent = q.number, q.qid, q.out.pdus, q.out.written+int64(len(q.out.bytes))
 	p.sealed.digests = q.digests
 	p.seal()
 	q.out.pdus++
@@ -240,7 +240,6 @@ func (q *queue) writeLocked(p *PDU) {
 		if p.Cut > 0 && at+p.Cut < len(q.out.bytes) {
 			q.out.bytes = q.out.bytes[:at+p.Cut]
 		}
-		q.out.sent += int64(len(q.out.bytes) - at)
 		if p.Drip != nil {
 			q.dripLocked(at, p.Drip)
 		}
@@ -271,5 +270,6 @@ func (q *queue) dripLocked(at int, drip func()) {
 		if _, err := q.conn.Write(slow[i : i+1]); err != nil {
 			return
 		}
+		q.out.written++
 	}
 }

@@ -57,7 +57,7 @@ type output struct {
 	mu      sync.Mutex // guards what follows
 	bytes   []byte     // not written yet
 	pdus    int        // made so far
-	sent    int64      // bytes of them
+	written int64      // bytes
 	window  window
 	held    map[<-chan struct{}][]*PDU
 	closing bool // EOF went out: nothing may follow
@@ -152,7 +152,8 @@ func (q *queue) flushLocked() error {
 	if len(q.out.bytes) == 0 {
 		return nil
 	}
-	_, err := q.conn.Write(q.out.bytes)
+	n, err := q.conn.Write(q.out.bytes)
+	q.out.written += int64(n)
 	q.out.bytes = q.out.bytes[:0]
 	return err
 }
@@ -203,7 +204,8 @@ func (q *queue) initialize() error {
 	case Type(h[atType]) != ICReq:
 		return q.fail(fesSequence, 0, h[:commonLen], "PDU of type %02xh before ICReq", h[atType])
 	case h[atHLEN] != icLen || h[atPDO] != 0 || h[atFlags] != 0 || length != icLen:
-		return q.fail(fesHeader, atHLEN, h, "ICReq with FLAGS %d, HLEN %d, PDO %d, PLEN %d", h[atFlags], h[atHLEN], h[atPDO], length)
+		return q.fail(fesHeader, atHLEN, h,
+			"ICReq with FLAGS %d, HLEN %d, PDO %d, PLEN %d", h[atFlags], h[atHLEN], h[atPDO], length)
 	case h[atPFV] != 0 || h[atPFV+1] != 0:
 		return q.fail(fesUnsupported, atPFV, h, "ICReq with PFV %d", binary.LittleEndian.Uint16(h[atPFV:]))
 	case h[atHPDA] != 0:
@@ -251,7 +253,8 @@ func (q *queue) pdu() error {
 		return q.fail(fesHeader, atHLEN, h, "PDU of type %02xh with HLEN %d, not %d", h[atType], h[atHLEN], want)
 	}
 	if h[atFlags]&flagHDGST != 0 != q.digests.header {
-		return q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, header digests are %t", h[atType], h[atFlags], q.digests.header)
+		return q.fail(fesHeader, atFlags, h,
+			"PDU of type %02xh with FLAGS %02xh, header digests are %t", h[atType], h[atFlags], q.digests.header)
 	}
 	whole := want
 	if q.digests.header {
@@ -280,7 +283,8 @@ func (q *queue) frame(h []byte, whole int) (int, error) {
 	length, offset := int(binary.LittleEndian.Uint32(h[atPLEN:])), int(h[atPDO])
 	if length == whole {
 		if offset != 0 && offset != whole || h[atFlags]&flagDDGST != 0 {
-			return 0, q.fail(fesHeader, atPDO, h, "PDU of type %02xh without data, but PDO %d and FLAGS %02xh", h[atType], offset, h[atFlags])
+			return 0, q.fail(fesHeader, atPDO, h,
+				"PDU of type %02xh without data, but PDO %d and FLAGS %02xh", h[atType], offset, h[atFlags])
 		}
 		return 0, nil
 	}
@@ -289,7 +293,8 @@ func (q *queue) frame(h []byte, whole int) (int, error) {
 		return 0, q.fail(fesHeader, atPDO, h, "PDU of type %02xh with PDO %d, not %d", h[atType], offset, want)
 	}
 	if h[atFlags]&flagDDGST != 0 != q.digests.data {
-		return 0, q.fail(fesHeader, atFlags, h, "PDU of type %02xh with FLAGS %02xh, data digests are %t", h[atType], h[atFlags], q.digests.data)
+		return 0, q.fail(fesHeader, atFlags, h,
+			"PDU of type %02xh with FLAGS %02xh, data digests are %t", h[atType], h[atFlags], q.digests.data)
 	}
 	data := length - offset
 	if q.digests.data {

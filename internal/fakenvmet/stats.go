@@ -37,7 +37,8 @@ func (t *Target) Stats() Stats {
 		InCapsule: c.inCapsule.Load(), R2Ts: c.r2ts.Load(),
 		Connections: c.connections.Load(), Controllers: c.controllers.Load(),
 		Queues: c.queues.Load(), IOQueues: c.ioQueues.Load(),
-		Events: c.events.Load(), Expired: c.expired.Load(), HostTermReqs: c.hostTerms.Load(), Violations: c.violations.Load(),
+		Events: c.events.Load(), Expired: c.expired.Load(), HostTermReqs: c.hostTerms.Load(),
+		Violations: c.violations.Load(),
 	}
 	for i := range s.IO {
 		s.IO[i], s.Admin[i] = c.io[i].Load(), c.admin[i].Load()

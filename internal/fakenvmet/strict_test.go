@@ -1,6 +1,7 @@
 package fakenvmet
 
 import (
+	"net"
 	"strings"
 	"testing"
 )
@@ -196,4 +197,31 @@ func TestHostTerminates(t *testing.T) {
 		t.Errorf("%d H2CTermReqs counted", n)
 	}
 	clean(t, target)
+}
+
+func FuzzHost(f *testing.F) {
+	// Whatever a host sends after its Connect, the target neither panics nor stops to serve others.
+	target := start(f, Options{Secret: secretOf("00", random(1, 32)), Namespaces: []NamespaceOptions{{Size: 1 << 20}}})
+	seed := &fakeHost{t: f, align: 4}
+	f.Add(seed.read4())
+	f.Add(seed.write4())
+	f.Add(seed.property(4, 0, 1))
+	f.Add(seed.capsule(seed.rw(1, 0, 10, 40960, 0x5A), nil))
+	f.Add(seed.dataPDU(1, 2, 3, make([]byte, 64), true))
+	f.Add(seed.capsule(seed.entry(0x0C, 0, 0, 0x5A), nil))
+	negotiate := make([]byte, 72)
+	negotiate[7], negotiate[8], negotiate[10], negotiate[11], negotiate[12], negotiate[42] = 1, 1, 1, 1, 1, 1
+	send := seed.entry(0x7F, 0, 72, 0x01)
+	send[4], send[41], send[42], send[43], send[44] = 5, 1, 1, 0xE9, 72
+	f.Add(seed.capsule(send, negotiate))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		h := dial(t, target.Address(), 0, 1)
+		h.do(h.connectEntry(0, 31, false), connectBytes(0xFFFF, NQN, testHost))
+		h.send(input)
+		if err := h.conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		h.ended()
+		_ = h.conn.Close()
+	})
 }

@@ -168,7 +168,7 @@ func (o *Options) complete() error {
 	set(&o.C2HData, MaxTransfer)
 	o.InCapsule = max(o.InCapsule, 0)
 	if o.InCapsule%16 != 0 || o.MaxData%4 != 0 || o.CPDA < 0 || o.CPDA > 31 || o.QueueSize < 2 || o.QueueSize > 1<<16 {
-		return errors.New("options of a fake NVMe target: InCapsule in units of 16, MaxData of 4, CPDA to 31, QueueSize 2 to 65536")
+		return errors.New("a fake NVMe target wants InCapsule in units of 16, MaxData of 4, CPDA to 31, QueueSize 2 to 65536")
 	}
 	return nil
 }
