@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -57,7 +58,7 @@ type output struct {
 	mu      sync.Mutex // guards what follows
 	bytes   []byte     // not written yet
 	pdus    int        // made so far
-	written int64      // bytes
+	written int64      // bytes on the wire
 	window  window
 	held    map[<-chan struct{}][]*PDU
 	closing bool // EOF went out: nothing may follow
@@ -170,8 +171,7 @@ func (b *breach) Error() string { return b.text }
 
 // fail records a violation after which the connection cannot go on.
 func (q *queue) fail(fes uint16, field int, header []byte, format string, args ...any) error {
-	b := &breach{fes: fes, fei: uint32(field), header: append([]byte(nil), header...), text: q.note(format, args...)}
-	return b
+	return &breach{fes: fes, fei: uint32(field), header: slices.Clone(header), text: q.note(format, args...)}
 }
 
 // note records a violation.
