@@ -188,7 +188,7 @@ func (q *queue) verify(d *dialogue, m []byte) {
 func authKey(secret, name string) ([]byte, error) {
 	parts := strings.Split(secret, ":")
 	if len(parts) != 4 || parts[0] != "DHHC-1" {
-		return nil, errors.New("a DH-HMAC-CHAP secret looks like DHHC-1:00:BASE64:")
+		return nil, errors.New("a DH-HMAC-CHAP secret begins with DHHC-1 and has four parts")
 	}
 	key, err := base64.StdEncoding.DecodeString(parts[2])
 	end := len(key) - 4

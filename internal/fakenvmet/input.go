@@ -33,11 +33,14 @@ func (i *input) peek(n int) ([]byte, error) {
 // skip uses n bytes that peek has shown.
 func (i *input) skip(n int) { i.r += n }
 
-// hold uses n bytes that peek has shown, a header and its digest, and keeps them until the next one.
-func (i *input) hold(n int) []byte {
-	h := i.header[:copy(i.header[:], i.buffer[i.r:i.r+n])]
+// hold uses n bytes, a header and its digest, and keeps them until the next one.
+func (i *input) hold(n int) ([]byte, error) {
+	b, err := i.peek(n)
+	if err != nil {
+		return nil, err
+	}
 	i.skip(n)
-	return h
+	return i.header[:copy(i.header[:], b)], nil
 }
 
 // take uses the next bytes: what is buffered, and then directly from the connection.

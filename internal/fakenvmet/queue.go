@@ -260,10 +260,9 @@ func (q *queue) pdu() error {
 	if q.digests.header {
 		whole += digestLen
 	}
-	if h, err = q.in.peek(whole); err != nil {
+	if h, err = q.in.hold(whole); err != nil {
 		return err
 	}
-	h = q.in.hold(whole)
 	if q.digests.header && binary.LittleEndian.Uint32(h[want:]) != digest(h[:want]) {
 		return q.fail(fesDigest, 0, h[:want], "PDU of type %02xh with a wrong header digest", h[atType])
 	}
