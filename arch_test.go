@@ -23,8 +23,8 @@ const module = "github.com/hearthfs/hearth"
 // its own row; sub-packages belong to their top folder.
 var layers = [][]string{
 	{""},
-	{"cache", "peer", "namespace", "origin", "volume"},
-	{"fuse", "s3gw", "warmup"},
+	{"cache", "peer", "namespace", "origin"},
+	{"fuse", "s3gw", "warmup", "volume"},
 	{"node"},
 	{"cmd"},
 }
