@@ -1,0 +1,222 @@
+package nvmetcp
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// kernelVariable names the tool that boots the Linux kernel's own target. Without it these tests are skipped.
+const kernelVariable = "HEARTH_NVMET"
+
+// kernel is a guest with a target.
+type kernel struct {
+	t    testing.TB
+	tool string
+	dir  string
+	port []string // addresses
+}
+
+// bootKernel starts a guest with so many ports. It ends with the test.
+func bootKernel(t testing.TB, ports int, args ...string) *kernel {
+	t.Helper()
+	k := &kernel{t: t, tool: os.Getenv(kernelVariable), dir: filepath.Join(t.TempDir(), "guest")}
+	if k.tool == "" {
+		t.Skipf("%s names no nvmet-target", kernelVariable)
+	}
+	var numbers []string
+	for range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.port = append(k.port, l.Addr().String())
+		numbers = append(numbers, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		_ = l.Close()
+	}
+	t.Cleanup(func() { k.run("stop") })
+	k.must("start", append([]string{"--port", strings.Join(numbers, ","), "--ttl", "900"}, args...)...)
+	return k
+}
+
+func (k *kernel) run(verb string, args ...string) (string, error) {
+	out, err := exec.Command(k.tool, append([]string{verb, "--dir", k.dir}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+func (k *kernel) must(verb string, args ...string) string {
+	k.t.Helper()
+	out, err := k.run(verb, args...)
+	if err != nil {
+		k.t.Fatalf("nvmet-target %s %v: %v\n%s", verb, args, err, out)
+	}
+	return out
+}
+
+// nt runs the guest's helper.
+func (k *kernel) nt(args ...string) {
+	k.t.Helper()
+	k.must("exec", append([]string{"nt"}, args...)...)
+}
+
+const kernelNQN = "nqn.2014-08.org.nvmexpress:hearth-test"
+
+// watched is what the events of a Namespace said.
+type watched struct {
+	lost, connected chan string
+	changed         chan string
+}
+
+// open connects with timeouts for an emulated machine on busy cores.
+func (k *kernel) open(o Options) (*Namespace, *watched) {
+	k.t.Helper()
+	w := &watched{make(chan string, 1000), make(chan string, 1000), make(chan string, 1000)}
+	if len(o.Portals) == 0 {
+		o.Portals = k.port
+	}
+	o.SubsystemNQN = either(o.SubsystemNQN, kernelNQN)
+	o.Timeout = either(o.Timeout, 20*time.Second)
+	o.Patience = either(o.Patience, time.Minute)
+	o.KeepAlive = either(o.KeepAlive, 20*time.Second)
+	o.Events = Events{Lost: func(err error) { k.t.Log("lost:", err); w.lost <- err.Error() }, Connected: func(p string) { w.connected <- p },
+		Changed: func(size int64, ro bool) { w.changed <- fmt.Sprint(size, " ", ro) }}
+	n, err := Open(k.t.Context(), o)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { _ = n.Close() })
+	<-w.connected
+	return n, w
+}
+
+// wait returns what comes, within a time that only a hang takes.
+func wait[T any](t testing.TB, from chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("no %s", what)
+		panic("")
+	}
+}
+
+// page is what a block of 4 KiB at an offset holds after a write of a generation.
+func page(off int64, generation uint64) []byte {
+	r := rand.New(rand.NewPCG(uint64(off), generation))
+	b := make([]byte, 4096)
+	for i := 0; i < len(b); i += 8 {
+		v := r.Uint64()
+		for k := range 8 {
+			b[i+k] = byte(v >> (8 * k))
+		}
+	}
+	return b
+}
+
+func pages(off int64, length int, generation uint64) []byte {
+	var b []byte
+	for i := 0; i < length; i += 4096 {
+		b = append(b, page(off+int64(i), generation)...)
+	}
+	return b
+}
+
+func mustWrite(t testing.TB, n *Namespace, off int64, length int, generation uint64) {
+	t.Helper()
+	if done, err := n.WriteAt(pages(off, length, generation), off); err != nil || done != length {
+		t.Fatalf("write of %d at %d: %d %v", length, off, done, err)
+	}
+}
+
+func mustRead(t testing.TB, n *Namespace, off int64, length int, generation uint64) {
+	t.Helper()
+	b := make([]byte, length)
+	if done, err := n.ReadAt(b, off); err != nil || done != length {
+		t.Fatalf("read of %d at %d: %d %v", length, off, done, err)
+	}
+	if !bytes.Equal(b, pages(off, length, generation)) {
+		t.Fatalf("read of %d at %d: wrong bytes", length, off)
+	}
+}
+
+func TestKernelReadsAndWrites(t *testing.T) {
+	// What is written in every size, with every setting of digests, flow control and queues, is read again.
+	for _, block := range []string{"512", "4096"} {
+		t.Run(block, func(t *testing.T) {
+			k := bootKernel(t, 1, "--block", block)
+			generation := hearthtest.Seed(t)
+			for row := range uint64(24) {
+				o := Options{Queues: []int{1, 2, 8}[row/8], FlowControl: row&4 != 0, HeaderDigest: row&2 != 0, DataDigest: row&1 != 0}
+				story := fmt.Sprintf("%d queues, digests %t %t, flow control %t", o.Queues, o.HeaderDigest, o.DataDigest, o.FlowControl)
+				t.Run(story, func(t *testing.T) {
+					inside := *k
+					inside.t = t
+					n, _ := inside.open(o)
+					if n.Size() != 64<<20 || strconv.Itoa(n.BlockSize()) != block {
+						t.Fatalf("%d bytes in blocks of %d", n.Size(), n.BlockSize())
+					}
+					sizes := []int{4 << 10, 16 << 10, 20 << 10}
+					if (row+row/8)%2 == 0 { // a test reads at most 20 MiB
+						sizes = append(sizes, 1<<20)
+					}
+					if row == 7 || row == 8 { // with everything, with nothing
+						sizes = append(sizes, 4<<20)
+					}
+					rounds(t, n, sizes, generation+row)
+				})
+			}
+		})
+	}
+}
+
+// rounds writes and reads ranges of each size beside one another, all at the same time.
+func rounds(t *testing.T, n *Namespace, sizes []int, generation uint64) {
+	var work sync.WaitGroup
+	off := int64(0)
+	for _, size := range sizes {
+		for range 2 {
+			at := off
+			off += int64(size)
+			work.Go(func() {
+				if _, err := n.WriteAt(pages(at, size, generation), at); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	work.Wait()
+	if err := n.Flush(); err != nil {
+		t.Error(err)
+	}
+	off = 0
+	for _, size := range sizes {
+		for i := range 2 {
+			at := off
+			off += int64(size)
+			if i == 0 {
+				work.Go(func() {
+					b := make([]byte, size)
+					if _, err := n.ReadAt(b, at); err != nil || !bytes.Equal(b, pages(at, size, generation)) {
+						t.Errorf("%d at %d: %v, or wrong bytes", size, at, err)
+					}
+				})
+			}
+		}
+	}
+	work.Wait()
+	if s := n.Stats(); s.Connections != 1 || s.Repeated != 0 {
+		t.Errorf("%+v", s)
+	}
+}
