@@ -45,13 +45,7 @@ type controller struct {
 func connect(ctx context.Context, o *Options, portal string, changed func(namespaceInfo) error) (*controller, error) {
 	c := &controller{o: o, portal: portal, changed: changed, gone: make(chan struct{})}
 	c.access.Store(uint32(optimized))
-	limit := setupTimeouts * o.Timeout
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: not connected within %v", ErrPath, limit))
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
-	defer stop()
-	c.work.Go(c.watch)
-	if err := c.setUp(ctx); err != nil {
+	if err := c.within(ctx, c.setUp); err != nil {
 		c.close(err)
 		return nil, fmt.Errorf("%s, %s: %w", portal, o.SubsystemNQN, err)
 	}
@@ -60,8 +54,23 @@ func connect(ctx context.Context, o *Options, portal string, changed func(namesp
 	return c, nil
 }
 
+// within starts the watchdog, and runs what comes before the other goroutines. ctx and a limit end the controller.
+func (c *controller) within(ctx context.Context, setUp func(context.Context) error) error {
+	limit := setupTimeouts * c.o.Timeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: not set up within %v", ErrPath, limit))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
+	defer stop()
+	c.work.Go(c.watch)
+	return setUp(ctx)
+}
+
 func (c *controller) setUp(ctx context.Context) error {
-	if err := c.setUpAdmin(ctx); err != nil {
+	caps, err := c.enable(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.identify(caps); err != nil {
 		return err
 	}
 	if err := c.setUpQueues(ctx); err != nil {
@@ -70,22 +79,23 @@ func (c *controller) setUp(ctx context.Context) error {
 	return c.refresh()
 }
 
-// setUpAdmin connects the admin queue, enables the controller and identifies it.
-func (c *controller) setUpAdmin(ctx context.Context) (err error) {
+// enable connects the admin queue, and waits until the controller is ready.
+func (c *controller) enable(ctx context.Context) (caps capabilities, err error) {
 	if c.admin, err = c.connectQueue(ctx, 0, adminEntries, adminSlots); err != nil {
-		return err
+		return 0, err
 	}
 	value, err := c.admin.do(propertyGet(propertyCAP, true), nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	caps := capabilities(value)
 	if _, err = c.admin.do(propertySet(propertyCC, ccEnable), nil); err != nil {
-		return err
+		return 0, err
 	}
-	if err = c.awaitReady(ctx, caps); err != nil {
-		return err
-	}
+	return capabilities(value), c.awaitReady(ctx, capabilities(value))
+}
+
+// identify asks for the limits of the controller.
+func (c *controller) identify(caps capabilities) (err error) {
 	b := make([]byte, identifyLen)
 	if _, err = c.admin.do(identify(cnsController, 0), b); err != nil {
 		return err

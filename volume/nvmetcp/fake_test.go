@@ -4,17 +4,20 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 )
 
 // fakeTarget is a small target with one namespace in memory. It makes and reads PDUs by itself, so that a mistake of
 // ours is not its mistake too. What it should do otherwise is a hook of the test. Its fields are set before it is
 // dialed.
 type fakeTarget struct {
+	t         testing.TB
 	blockBits uint
 	inline    int    // bytes of data in a capsule of an I/O queue
 	maxData   uint32 // MAXH2CDATA
@@ -26,6 +29,7 @@ type fakeTarget struct {
 	part      int // bytes of one C2HData or R2T; 0 means all
 	noSuccess bool
 	ana       bool
+	tcp       bool // connections are TCP's, not pipes
 	uuid      byte
 	// command sees each command first, and answers true if it has dealt with it.
 	command func(c *fakeConn, sqe []byte, data []byte) bool
@@ -41,10 +45,12 @@ type fakeTarget struct {
 	dials  int
 	down   error // of dials
 	work   sync.WaitGroup
+	ram    sync.Mutex // guards the bytes of disk
+	hook   sync.Mutex // held while command runs
 }
 
 func newFakeTarget(t testing.TB) *fakeTarget {
-	f := &fakeTarget{blockBits: 12, inline: 8192, maxData: 1 << 20, queues: 64, entries: 128, cut: -1, access: 1,
+	f := &fakeTarget{t: t, blockBits: 12, inline: 8192, maxData: 1 << 20, queues: 64, entries: 128, cut: -1, access: 1,
 		disk: make([]byte, 8<<20), seen: map[byte]int{}, uuid: 1}
 	t.Cleanup(f.close)
 	return f
@@ -85,18 +91,40 @@ func (f *fakeTarget) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if f.down != nil {
 		return nil, f.down
 	}
+	if f.tcp {
+		return f.dialTCP()
+	}
 	host, target := net.Pipe()
 	f.serve(target)
 	return host, nil
 }
 
+func (f *fakeTarget) dialTCP() (net.Conn, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	host, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	target, err := l.Accept()
+	if err == nil {
+		f.serve(target)
+	}
+	return host, err
+}
+
 // serve needs mu.
 func (f *fakeTarget) serve(conn net.Conn) {
-	c := &fakeConn{Conn: conn, f: f, writes: map[uint16]*fakeWrite{}}
+	c := &fakeConn{Conn: conn, f: f, writes: map[uint16]*fakeWrite{}, in: make([]byte, 16<<10)}
 	f.conns = append(f.conns, c)
 	f.work.Go(func() {
 		defer func() { _ = c.Close() }()
-		_ = c.run() // the host sees the end
+		if err := c.run(); errors.Is(err, errFake) { // the host sees other ends
+			f.t.Error(err)
+		}
 	})
 }
 
@@ -116,7 +144,6 @@ func (f *fakeTarget) open(t testing.TB, o Options) *Namespace {
 
 // fakeWrite is a write that waits for its data.
 type fakeWrite struct {
-	sqe  [64]byte
 	data []byte
 	got  int
 }
@@ -128,8 +155,10 @@ type fakeConn struct {
 	flow    bool // off
 	queue   uint16
 	writes  map[uint16]*fakeWrite
-	event   int // identifier of the command that waits for an event, and 1
-	in      [1 << 17]byte
+	page    []byte
+	spare   *fakeWrite // to be used again
+	event   int        // identifier of the command that waits for an event, and 1
+	in      []byte     // one PDU
 	out     [256]byte
 	sending sync.Mutex // one PDU; guards out
 }
@@ -154,10 +183,13 @@ func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(0x82
 
 var errFake = errors.New("the host broke the protocol")
 
+// broken names the check that failed by its number.
+func broken(check int) error { return fmt.Errorf("%w: check %d", errFake, check) }
+
 func (c *fakeConn) run() error {
 	ic := c.in[:128]
 	if _, err := io.ReadFull(c, ic); err != nil || ic[0] != 0 || ic[2] != 128 || ic[10] != 0 {
-		return errFake
+		return broken(1)
 	}
 	c.digests = [2]bool{ic[11]&1 != 0, ic[11]&2 != 0}
 	ic[0], ic[10] = 1, c.f.cpda
@@ -179,8 +211,11 @@ func (c *fakeConn) pdu() error {
 	}
 	le := binary.LittleEndian
 	kind, head, off, length := c.in[0], int(c.in[2]), int(c.in[3]), int(le.Uint32(c.in[4:]))
-	if length < head || length > len(c.in) {
-		return errFake
+	if length < head || length > 8<<20 {
+		return broken(20)
+	}
+	if length > len(c.in) {
+		c.in = append(c.in[:8:8], make([]byte, length-8)...)
 	}
 	if _, err := io.ReadFull(c, c.in[8:length]); err != nil {
 		return err
@@ -188,20 +223,20 @@ func (c *fakeConn) pdu() error {
 	end := head
 	if c.digests[0] {
 		if le.Uint32(c.in[head:]) != castagnoli(c.in[:head]) || c.in[0+1]&1 == 0 {
-			return errFake
+			return broken(3)
 		}
 		end += 4
 	}
 	var data []byte
 	if length > end {
 		if off < end || off%(4*(int(c.f.cpda)+1)) != 0 {
-			return errFake
+			return broken(4)
 		}
 		data = c.in[off:length]
 		if c.digests[1] {
 			data = data[:len(data)-4]
 			if le.Uint32(c.in[length-4:]) != castagnoli(data) || c.in[1]&2 == 0 {
-				return errFake
+				return broken(5)
 			}
 		}
 	}
@@ -211,7 +246,7 @@ func (c *fakeConn) pdu() error {
 	case kind == 6 && head == 24:
 		return c.h2cData(data)
 	}
-	return errFake
+	return broken(6)
 }
 
 // respond sends a completion.
@@ -313,14 +348,14 @@ func (c *fakeConn) capsule(sqe, data []byte) error {
 	le := binary.LittleEndian
 	cid := le.Uint16(sqe[2:])
 	if sqe[1] != 0x40 {
-		return errFake
+		return broken(7)
 	}
 	if c.queue != 0 {
 		c.f.mu.Lock()
 		c.f.seen[sqe[0]]++
 		c.f.mu.Unlock()
 	}
-	if c.f.command != nil && c.f.command(c, sqe, data) {
+	if c.f.hooked(c, sqe, data) {
 		return nil
 	}
 	if sqe[0] == 0x7f {
@@ -338,33 +373,52 @@ func (c *fakeConn) capsule(sqe, data []byte) error {
 		return c.write(sqe, data, lba, size)
 	case 2:
 		if int(le.Uint32(sqe[32:])) != size || sqe[39] != 0x5a {
-			return errFake
+			return broken(8)
 		}
-		return c.answer(cid, c.f.disk[lba:][:size])
+		c.f.ram.Lock()
+		data := append(c.page[:0], c.f.disk[lba:][:size]...)
+		c.f.ram.Unlock()
+		c.page = data
+		return c.answer(cid, data)
 	case 9:
 		if len(data) != 16 || sqe[39] != 1 || sqe[40] != 0 || sqe[44] != 4 {
-			return errFake
+			return broken(9)
 		}
 		lba, n := int(le.Uint64(data[8:]))<<c.f.blockBits, int(le.Uint32(data[4:]))<<c.f.blockBits
+		c.f.ram.Lock()
 		clear(c.f.disk[lba:][:n])
+		c.f.ram.Unlock()
 		return c.respond(cid, 0, 0)
 	}
 	return c.respond(cid, 1, 0)
+}
+
+// hooked runs the hook, one at a time.
+func (f *fakeTarget) hooked(c *fakeConn, sqe, data []byte) bool {
+	f.hook.Lock()
+	defer f.hook.Unlock()
+	return f.command != nil && f.command(c, sqe, data)
 }
 
 func (c *fakeConn) write(sqe, data []byte, lba, size int) error {
 	cid := binary.LittleEndian.Uint16(sqe[2:])
 	if size <= c.f.inline { // it must be in the capsule
 		if len(data) != size || sqe[39] != 1 {
-			return errFake
+			return broken(10)
 		}
+		c.f.ram.Lock()
 		copy(c.f.disk[lba:], data)
+		c.f.ram.Unlock()
 		return c.respond(cid, 0, 0)
 	}
 	if len(data) != 0 || sqe[39] != 0x5a {
-		return errFake
+		return broken(11)
 	}
-	c.writes[cid] = &fakeWrite{sqe: [64]byte(sqe), data: c.f.disk[lba:][:size]}
+	if c.writes[cid] = c.spare; c.spare == nil {
+		c.writes[cid] = new(fakeWrite)
+	}
+	c.spare = nil
+	*c.writes[cid] = fakeWrite{data: c.f.disk[lba:][:size]}
 	return c.askMore(cid, 0)
 }
 
@@ -382,16 +436,19 @@ func (c *fakeConn) h2cData(data []byte) error {
 	cid, tag, off := le.Uint16(c.in[8:]), le.Uint16(c.in[10:]), int(le.Uint32(c.in[12:]))
 	w := c.writes[cid]
 	if w == nil || tag != cid+1 || off != w.got || len(data) > int(c.f.maxData) || int(le.Uint32(c.in[16:])) != len(data) {
-		return errFake
+		return broken(12)
 	}
+	c.f.ram.Lock()
 	copy(w.data[off:], data)
+	c.f.ram.Unlock()
 	w.got += len(data)
 	part := either(c.f.part, len(w.data))
 	last := w.got%part == 0 || w.got == len(w.data)
 	switch {
 	case (c.in[1]&4 != 0) != last:
-		return errFake
+		return broken(13)
 	case w.got == len(w.data):
+		c.spare = w
 		delete(c.writes, cid)
 		return c.respond(cid, 0, 0)
 	case last:
@@ -406,7 +463,7 @@ func (c *fakeConn) fabrics(sqe, data []byte) error {
 	switch sqe[4] {
 	case 1:
 		if len(data) != 1024 || c.f.entries < int(le.Uint16(sqe[44:])) {
-			return errFake
+			return broken(14)
 		}
 		c.queue, c.flow = le.Uint16(sqe[42:]), sqe[46]&4 != 0
 		return c.respond(cid, 0, 1)
@@ -468,8 +525,10 @@ func (c *fakeConn) adminCommand(sqe []byte) error {
 	return c.respond(cid, 1, 0)
 }
 
-// notice completes the command that waits for an event, on every admin queue that has one.
+// notice completes the command that waits for an event, on every admin queue that has one. In virtual time only: it
+// waits until one does.
 func (f *fakeTarget) notice(info byte, page byte) {
+	synctest.Wait()
 	f.mu.Lock()
 	var waiting []*fakeConn
 	var cids []uint16

@@ -21,6 +21,7 @@ const (
 	defaultPatience  = 10 * time.Second
 	maxNQN           = 223 // bytes (Base, 4.5)
 	portNVMe         = "4420"
+	portDiscovery    = "8009"
 )
 
 // Options says which namespace to open, and how. Portals and SubsystemNQN are needed; every other field may be zero.
@@ -54,8 +55,8 @@ type Options struct {
 	Timeout time.Duration
 	// Patience is how long commands wait for a new connection before they fail. 0 means 10 s.
 	Patience time.Duration
-	// Secret is the host's key for DH-HMAC-CHAP, as "DHHC-1:00:...:". "" means that a target that wants
-	// authentication refuses us.
+	// Secret is the host's key for DH-HMAC-CHAP with SHA-256, as "DHHC-1:00:...:" or "DHHC-1:01:...:". "" means that
+	// a target that wants authentication refuses us. The target does not authenticate itself to us.
 	Secret string
 	// Events are called when the state changes. The zero value means that nobody wants to know.
 	Events Events
@@ -82,7 +83,7 @@ func (o Options) withDefaults() (Options, error) {
 	portals := make([]string, len(o.Portals))
 	for i, p := range o.Portals {
 		var err error
-		if portals[i], err = portal(p); err != nil {
+		if portals[i], err = portal(p, portNVMe); err != nil {
 			return o, err
 		}
 	}
@@ -101,6 +102,9 @@ func (o Options) withDefaults() (Options, error) {
 		if len(nqn) > maxNQN || strings.ContainsRune(nqn, 0) {
 			return o, fmt.Errorf("nvmetcp: the NQN %.40q is no NQN: it has at most %d bytes, none of them zero", nqn, maxNQN)
 		}
+	}
+	if _, err := parseSecret(o.Secret, o.HostNQN); err != nil {
+		return o, err
 	}
 	o.NSID = either(o.NSID, 1)
 	o.Queues = either(o.Queues, min(runtime.GOMAXPROCS(0), 4))
@@ -131,7 +135,7 @@ func (o Options) check() error {
 }
 
 // portal completes an address. TLS is refused here, with what to use instead.
-func portal(p string) (string, error) {
+func portal(p, standard string) (string, error) {
 	if scheme, _, found := strings.Cut(p, "://"); found || strings.ContainsAny(p, "?#/ ") {
 		if strings.Contains(strings.ToLower(p), "tls") {
 			return "", fmt.Errorf("nvmetcp: %s: there is no TLS here: reach the target through a tunnel (WireGuard, "+
@@ -141,7 +145,7 @@ func portal(p string) (string, error) {
 	}
 	host, port, err := net.SplitHostPort(p)
 	if err != nil {
-		host, port = strings.Trim(p, "[]"), portNVMe
+		host, port = strings.Trim(p, "[]"), standard
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
 		return "", fmt.Errorf("nvmetcp: %q is no portal: it is host:port, an IPv6 host in brackets", p)

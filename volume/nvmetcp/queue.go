@@ -45,7 +45,8 @@ type slot struct {
 type queue struct {
 	number   uint16
 	conn     net.Conn
-	from     *bufio.Reader // the reader's
+	from     *bufio.Reader // the reader's, as is tail
+	tail     [digestLen]byte
 	framing  framing
 	maxData  int         // of an H2CData PDU
 	inline   int         // bytes that a capsule takes
@@ -341,11 +342,10 @@ func (q *queue) receiveData(h common, t transfer) error {
 		return err
 	}
 	if q.framing.digests.data {
-		var tail [digestLen]byte
-		if err := q.receive(tail[:]); err != nil {
+		if err := q.receive(q.tail[:]); err != nil {
 			return err
 		}
-		if binary.LittleEndian.Uint32(tail[:]) != crc32c(to) {
+		if binary.LittleEndian.Uint32(q.tail[:]) != crc32c(to) {
 			return fmt.Errorf("%w: a wrong data digest came from the target", ErrPath)
 		}
 	}
