@@ -108,7 +108,9 @@ func authenticate(q *queue, o *Options, result uint32) error {
 	if err := sendAuth(q, reply); err != nil {
 		return err
 	}
-	_, err = receiveAuth(q, authSuccess1, id)
+	if _, err = receiveAuth(q, authSuccess1, id); errors.Is(err, ErrPath) { // nvmet may end it before its answer came
+		err = fmt.Errorf("%w: after our proof: are the host's NQN and its secret right?", err)
+	}
 	return err
 }
 

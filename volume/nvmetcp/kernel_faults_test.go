@@ -3,6 +3,7 @@ package nvmetcp
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -310,4 +311,49 @@ func TestKernelPortals(t *testing.T) {
 		t.Error(got)
 	}
 	mustRead(t, n, 0, 16<<10, 1)
+}
+
+func TestKernelDiscovery(t *testing.T) {
+	// The target's discovery service names both subsystems at the port that was asked, and they open from there.
+	k := bootKernel(t, 1)
+	found, err := Discover(t.Context(), Options{Portals: k.port, Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := ""
+	for _, s := range found {
+		if s.Portal != k.port[0] || !strings.HasPrefix(s.Advertised, "0.0.0.0:") && !strings.HasPrefix(s.Advertised, "10.0.2.15:") {
+			t.Errorf("%+v", s)
+		}
+		seen += s.NQN + " "
+	}
+	if !strings.Contains(seen, kernelNQN+" ") {
+		t.Errorf("%s", seen)
+	}
+	n, _ := k.open(Options{Portals: []string{found[0].Portal}, SubsystemNQN: kernelNQN})
+	mustWrite(t, n, 0, 4096, 1)
+}
+
+func TestKernelAuthentication(t *testing.T) {
+	// A host with the right secret gets in; with a wrong one, or none, it is told so.
+	if !strings.Contains(os.Getenv("NVMET_CACHE"), "612") {
+		t.Skip("NVMET_CACHE names no kernel 6.12: others cannot authenticate")
+	}
+	key, other := []byte(strings.Repeat("0123456789abcdef", 2)), []byte(strings.Repeat("x", 32))
+	const host = "nqn.2014-08.org.nvmexpress:hearth-friend"
+	for hash, group := range map[string]string{"00": "null", "01": "ffdhe2048"} {
+		k := bootKernel(t, 1, "--host-nqn", host, "--dhchap", secretOf(key, hash))
+		k.must("exec", "echo '"+group+"' >/sys/kernel/config/nvmet/hosts/"+host+"/dhchap_dhgroup")
+		o := Options{SubsystemNQN: kernelNQN + "-locked", HostNQN: host, Secret: secretOf(key, hash), Queues: 2}
+		n, _ := k.open(o)
+		mustWrite(t, n, 0, 20<<10, 1)
+		mustRead(t, n, 0, 20<<10, 1)
+		for secret, words := range map[string]string{"": "configure the secret of host " + host, secretOf(other, hash): "are the host's NQN and its secret right?"} {
+			o.Portals, o.Timeout, o.Secret = k.port, 20*time.Second, secret
+			_, err := Open(t.Context(), o)
+			if err == nil || secret == "" && !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), words) {
+				t.Errorf("%v, want %s", err, words)
+			}
+		}
+	}
 }
