@@ -52,17 +52,19 @@ func parseSecret(text, hostNQN string) ([]byte, error) {
 		return nil, errors.New("nvmetcp: the secret does not look like DHHC-1:00:...: (nvme gen-dhchap-key makes one)")
 	}
 	b, err := base64.StdEncoding.DecodeString(parts[2])
-	if n := len(b) - 4; err != nil || n != 32 && n != 48 && n != 64 || crc32.ChecksumIEEE(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
+	n := len(b) - digestLen
+	if err != nil || n != 32 && n != 48 && n != 64 ||
+		crc32.ChecksumIEEE(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
 		return nil, errors.New("nvmetcp: the secret is damaged: its length or its CRC is wrong")
 	}
-	key := b[:len(b)-4]
+	key := b[:n]
 	switch {
 	case parts[1] == "00":
 		return key, nil
 	case parts[1] == "01" && len(key) == sha256.Size:
 		return mac(key, []byte(hostNQN), []byte("NVMe-over-Fabrics")), nil
 	}
-	return nil, errors.New("nvmetcp: the secret is transformed with another hash than SHA-256: make one with DHHC-1:01 or DHHC-1:00")
+	return nil, errors.New("nvmetcp: the secret wants another hash than SHA-256: make one with DHHC-1:00 or DHHC-1:01")
 }
 
 func mac(key []byte, parts ...[]byte) []byte {
@@ -83,7 +85,8 @@ func authenticate(q *queue, o *Options, result uint32) error {
 		return err
 	}
 	if key == nil {
-		return fmt.Errorf("%w: it wants authentication (DH-HMAC-CHAP): configure the secret of host %s", ErrRefused, o.HostNQN)
+		return fmt.Errorf("%w: it wants authentication (DH-HMAC-CHAP): configure the secret of host %s", ErrRefused,
+			o.HostNQN)
 	}
 	var id [2]byte
 	_, _ = rand.Read(id[:]) // it never fails (crypto/rand)
@@ -137,7 +140,8 @@ func receiveAuth(q *queue, want byte, id [2]byte) ([]byte, error) {
 	}
 	switch {
 	case b[0] == authCommon && b[1] == authFailure1:
-		return nil, fmt.Errorf("%w: authentication failed (reason %02xh, %02xh): are the host's NQN and its secret right?", ErrRefused, b[6], b[7])
+		return nil, fmt.Errorf("%w: authentication failed (reason %02xh, %02xh): are the host's NQN and its secret right?",
+			ErrRefused, b[6], b[7])
 	case b[0] != authDHCHAP || b[1] != want || !bytes.Equal(b[4:6], id[:]):
 		return nil, protocolError("authentication message %02xh/%02xh instead of %02xh", b[0], b[1], want)
 	}
@@ -179,7 +183,8 @@ func (c challenge) reply(key []byte, id [2]byte, o *Options) ([]byte, error) {
 		session := sha256.Sum256(shared)
 		value = mac(session[:], c.value)
 	}
-	response := mac(key, value, c.sequence, id[:], []byte{0}, []byte("HostHost"), []byte(o.HostNQN), []byte{0}, []byte(o.SubsystemNQN))
+	response := mac(key, value, c.sequence, id[:], []byte{0}, []byte("HostHost"), []byte(o.HostNQN), []byte{0},
+		[]byte(o.SubsystemNQN))
 	b := authHeader(16+2*sha256.Size+len(public), authDHCHAP, authReply, id)
 	b[6] = sha256.Size
 	binary.LittleEndian.PutUint16(b[10:], uint16(len(public)))

@@ -31,7 +31,6 @@ type controller struct {
 	access atomic.Uint32 // the path's, as an access
 	// changed is told what Identify says after an event; it may refuse.
 	changed func(namespaceInfo) error
-	space   namespaceInfo // as of the setup
 
 	work sync.WaitGroup
 	gone chan struct{} // closed when the controller ended
@@ -112,7 +111,7 @@ func (c *controller) identify(caps capabilities) (err error) {
 }
 
 func (c *controller) awaitReady(ctx context.Context, caps capabilities) error {
-	limit := time.Duration(max(caps.timeout(), 1)) * 500 * time.Millisecond
+	limit := max(time.Duration(caps.timeout())*500*time.Millisecond, c.o.Timeout)
 	for begun := time.Now(); ; {
 		csts, err := c.admin.do(propertyGet(propertyCSTS, false), nil)
 		switch {

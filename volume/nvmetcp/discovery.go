@@ -43,17 +43,14 @@ func Discover(ctx context.Context, o Options) ([]Subsystem, error) {
 	if err != nil {
 		return nil, err
 	}
-	var failed error
 	for _, p := range o.Portals {
-		found, err := discover(ctx, &o, p)
-		if err == nil {
+		var found []Subsystem
+		if found, err = discover(ctx, &o, p); err == nil {
 			return found, nil
 		}
-		if failed = err; failed != nil {
-			failed = fmt.Errorf("nvmetcp: discover: %s: %w", p, err)
-		}
+		err = fmt.Errorf("nvmetcp: discover: %s: %w", p, err)
 	}
-	return nil, failed
+	return nil, err
 }
 
 func discover(ctx context.Context, o *Options, portal string) (found []Subsystem, err error) {
@@ -107,7 +104,8 @@ func (c *controller) readDiscovery() ([]byte, error) {
 // parseRecord reads a Discovery Log Page Entry (Fabrics, 5.1). It reports whether it is a subsystem over TCP.
 func parseRecord(b []byte, host string) (Subsystem, bool) {
 	port, address := text(b[32:64]), text(b[512:768])
-	s := Subsystem{NQN: text(b[256:512]), Portal: net.JoinHostPort(host, port), Advertised: net.JoinHostPort(address, port)}
+	s := Subsystem{NQN: text(b[256:512]), Portal: net.JoinHostPort(host, port),
+		Advertised: net.JoinHostPort(address, port)}
 	return s, b[0] == transportTCP && b[2] == subsystemNVM && s.NQN != "" && port != ""
 }
 

@@ -27,7 +27,8 @@
 // goroutine per queue receives data into the caller's buffer, and it alone completes commands. So the buffer belongs
 // to the queue until the call returns, whatever happens to the connection. The reader never writes: the goroutine of
 // a command sends the data that an R2T asks for, one writev for each PDU, so that small commands pass between the
-// PDUs of a large write. A target that stops reading thus never stops us from reading.
+// PDUs of a large write. A target that stops reading thus never stops us from reading. With data digests an R2T is
+// answered by one PDU of up to MAXH2CDATA: nvmet takes the digest of a PDU for that of all data of its command.
 //
 // The target is not trusted with memory. Each length that it names is held against the slot before a byte is read;
 // data must come in order, without gaps, as often as it was asked for. What is against the rules ends the

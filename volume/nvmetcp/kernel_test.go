@@ -45,7 +45,7 @@ func bootKernel(t testing.TB, ports int, args ...string) *kernel {
 		numbers = append(numbers, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 		_ = l.Close()
 	}
-	t.Cleanup(func() { k.run("stop") })
+	t.Cleanup(func() { _, _ = k.run("stop") }) // its time to live ends it, too
 	k.must("start", append([]string{"--port", strings.Join(numbers, ","), "--ttl", "900"}, args...)...)
 	return k
 }

@@ -65,7 +65,7 @@ type Options struct {
 }
 
 // Events has a function for each change of a Namespace. Any may be nil. They are called by goroutines of the
-// Namespace, one at a time for each function, and must not call it.
+// Namespace, perhaps two at once, and must not call it.
 type Events struct {
 	// Lost is called when a controller ended, with its cause.
 	Lost func(cause error)

@@ -190,7 +190,8 @@ func (n *Namespace) changed(now namespaceInfo) error {
 	case was.blocks == 0: // of Open
 	case now.id != was.id:
 		n.mu.Unlock()
-		return fmt.Errorf("%w: namespace %d was %q and is %q now: another one has its place", ErrNamespace, n.o.NSID, was.id, now.id)
+		return fmt.Errorf("%w: namespace %d was %q and is %q now: another one has its place", ErrNamespace, n.o.NSID,
+			was.id, now.id)
 	case now.blockBits != was.blockBits:
 		n.mu.Unlock()
 		return fmt.Errorf("%w: namespace %d had blocks of %d bytes and has %d now: it was formatted", ErrNamespace,

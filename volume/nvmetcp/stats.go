@@ -60,5 +60,6 @@ func (c *counter) add(begun time.Time, done *int, err *error) {
 }
 
 func (c *counter) get() Operation {
-	return Operation{Calls: c.calls.Load(), Errors: c.errors.Load(), Bytes: c.bytes.Load(), Time: time.Duration(c.time.Load())}
+	return Operation{Calls: c.calls.Load(), Errors: c.errors.Load(), Bytes: c.bytes.Load(),
+		Time: time.Duration(c.time.Load())}
 }

@@ -28,7 +28,7 @@ const doNotRetry Status = 1 << 14
 // Type is the status code type: 0 generic, 1 command specific, 2 media and data, 3 path.
 func (s Status) Type() int { return int(s >> 8 & 7) }
 
-// Code is the status code of its type.
+// Code is what the type numbers: SC.
 func (s Status) Code() int { return int(s & 0xff) }
 
 // DNR reports whether the target says that a repeated command would fail again.
