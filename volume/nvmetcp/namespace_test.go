@@ -161,6 +161,33 @@ func TestNeverMoreThanTheQueueTakes(t *testing.T) {
 	}
 }
 
+func TestLateCompletionOfTheFormerCommand(t *testing.T) {
+	// A completion of the command before in the same slot is not taken for that of the next one.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeTarget(t)
+		var seen []uint16
+		f.command = func(c *fakeConn, sqe []byte, _ []byte) bool {
+			if c.queue == 0 || sqe[0] != opWrite {
+				return false
+			}
+			if seen = append(seen, binary.LittleEndian.Uint16(sqe[2:])); len(seen) == 2 {
+				_ = c.respond(seen[0], 0, 0)
+				return true
+			}
+			return false
+		}
+		o := f.options()
+		o.Depth = 1
+		n := f.open(t, o)
+		mustWrite(t, n, 0, 4096, 1)
+		mustWrite(t, n, 4096, 4096, 2) // the target writes nothing at first
+		mustRead(t, n, 4096, 4096, 2)
+		if s := n.Stats(); s.Connections != 2 || s.Repeated != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 func TestSetupCutAnywhere(t *testing.T) {
 	// A target that ends the connection after any byte of a setup is an error of the path, and leaves nothing behind.
 	f := newFakeTarget(t)
