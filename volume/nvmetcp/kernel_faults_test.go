@@ -357,3 +357,30 @@ func TestKernelAuthentication(t *testing.T) {
 		}
 	}
 }
+
+func TestKernelThrottled(t *testing.T) {
+	// A slow medium answers late, and costs no connection.
+	k := bootKernel(t, 1, "--persist", filepath.Join(t.TempDir(), "disk"), "--size", "16")
+	n, _ := k.open(Options{Depth: 4})
+	mustWrite(t, n, 0, 64<<10, 1)
+	k.must("throttle", "1", "20", "0")
+	read := make(chan error, 16)
+	for i := range int64(16) {
+		go func() {
+			b := make([]byte, 4096)
+			_, err := n.ReadAt(b, i<<12)
+			if err == nil && string(b) != string(page(i<<12, 1)) {
+				err = errors.New("wrong bytes")
+			}
+			read <- err
+		}()
+	}
+	for range 16 {
+		if err := wait(t, read, "answer"); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := n.Stats(); s.Connections != 1 {
+		t.Errorf("%+v", s)
+	}
+}
