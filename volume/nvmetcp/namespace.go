@@ -70,7 +70,7 @@ func Open(ctx context.Context, o Options) (*Namespace, error) {
 }
 
 // Close ends the connections and waits for what works for the Namespace. Commands in flight fail with ErrClosed. It
-// does not Flush. It takes at most Options.Timeout.
+// does not Flush. A target that is silent keeps it for Options.Timeout.
 func (n *Namespace) Close() error {
 	n.mu.Lock()
 	closed := n.closed

@@ -74,7 +74,7 @@ func dialQueue(ctx context.Context, o *Options, portal string, number uint16, de
 	defer cancel()
 	conn, err := o.Dial(ctx, "tcp", portal)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPath, err)
+		return nil, fmt.Errorf("%w: %w: does the target listen there?", ErrPath, err)
 	}
 	r, err := exchange(ctx, conn, digests{header: o.HeaderDigest, data: o.DataDigest})
 	if err != nil {
@@ -95,7 +95,7 @@ func exchange(ctx context.Context, conn net.Conn, asked digests) (r icResp, err 
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return r, fmt.Errorf("%w: no ICResp: %w", ErrPath, err)
+		return r, fmt.Errorf("%w: no ICResp: %w: is it an NVMe/TCP target, and up?", ErrPath, err)
 	}
 	return parseICResp(b, asked)
 }
