@@ -253,13 +253,19 @@ func TestKernelRefusals(t *testing.T) {
 }
 
 func TestKernelFewerQueues(t *testing.T) {
-	// A target that grants fewer queues gets fewer connections.
+	// A target that grants fewer queues gets fewer connections, also when it changes its mind.
 	k := bootKernel(t, 1, "--queues", "2")
-	n, _ := k.open(Options{Queues: 8})
+	n, w := k.open(Options{Queues: 8})
 	if s := n.Stats(); s.Queues != 2 {
 		t.Errorf("%+v", s)
 	}
 	rounds(t, n, []int{4096, 20 << 10}, 1)
+	k.nt("queues", "1") // 6.12 ends every controller with that
+	k.nt("drop")
+	for wait(t, w.connected, "connection"); n.Stats().Queues != 1; {
+		wait(t, w.connected, "connection with one queue")
+	}
+	mustRead(t, n, 0, 4096, 1)
 }
 
 func TestKernelVolatileCache(t *testing.T) {
