@@ -190,10 +190,10 @@ func TestFakeChanges(t *testing.T) {
 	target := startFake(t, fakenvmet.Options{Listen: []string{"127.0.0.1:0", "127.0.0.1:0"}})
 	changes := make(chan string, 100)
 	connected := make(chan string, 100)
-	lost := make(chan error, 100)
+	lost := make(chan string, 100)
 	n, err := Open(t.Context(), Options{Portals: []string{target.Address(), target.Port(1).Address()}, SubsystemNQN: target.NQN(), Patience: time.Minute,
 		Events: Events{Changed: func(size int64, ro bool) { changes <- fmt.Sprint(size, " ", ro) }, Connected: func(p string) { connected <- p },
-			Lost: func(err error) { lost <- err }}})
+			Lost: func(err error) { lost <- err.Error() }}})
 	if err != nil {
 		t.Fatal(err)
 	}
