@@ -41,7 +41,8 @@ type Options struct {
 	Queue int64
 	// Patience is how long an operation may take without a sign of life. 0 means 2 s.
 	Patience time.Duration
-	// Changed is called when State changes, with no lock held. nil means that nobody wants to know.
+	// Changed is called when State changes. It must not block or call the Volume. nil means that nobody
+	// wants to know.
 	Changed func(State)
 	// Now tells the time. nil means time.Now.
 	Now func() time.Time
@@ -228,16 +229,14 @@ func (v *Volume) comeBack() {
 
 // aside runs an operation that waits for the device, for a caller that can leave.
 func (v *Volume) aside(ctx context.Context, op func() error) error {
-	var err error
-	done := make(chan error, 1) // an abandoned op must not touch err
+	done := make(chan error, 1) // an abandoned op has room for its result
 	if !v.guard.Do(ctx, device.NewCall(func() { done <- op() }, func() {})) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		return errAway
 	}
-	err = <-done
-	return err
+	return <-done
 }
 
 // try is aside for a device that is out of use: the guard would abandon that at once.

@@ -208,6 +208,16 @@ func TestADirectoryIsBackForWhoHeardThatItIsGone(t *testing.T) {
 	}
 }
 
+// resolvesAlone has the node look a path up while no other node answers it, so that it asks the bucket.
+func (x *node) resolvesAlone(path, want string) {
+	x.r.Helper()
+	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
+	if got := x.resolve(path); got != want {
+		x.r.Fatalf("node %d alone: %s is %q, not %q", x.number, path, got, want)
+	}
+	x.between(func(_ int, _ uint16, do func() (*hearth.View, error)) (*hearth.View, error) { return do() })
+}
+
 func TestAnOwnerPassesOnWhatIsNoNewsToIt(t *testing.T) {
 	// A node asked the bucket for a name by itself, while the directory's owner did not answer. Another
 	// node writes the name. The owner never heard of it, or has found it by itself before the news comes.
@@ -217,11 +227,7 @@ func TestAnOwnerPassesOnWhatIsNoNewsToIt(t *testing.T) {
 		r.b.put("d/f", "A")
 		changes := r.known(0)
 		x := r.nodes[1]
-		x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
-		if got := x.resolve("d/f"); got != "A" {
-			t.Fatal(got)
-		}
-		x.between(func(_ int, _ uint16, do func() (*hearth.View, error)) (*hearth.View, error) { return do() })
+		x.resolvesAlone("d/f", "A")
 		r.past.Add(int64(10 * time.Second))
 		r.b.put("d/f", "B")
 		r.nodes[2].tree.Written(t.Context(), "/", "d/f")
@@ -252,11 +258,7 @@ func TestAnOwnerPassesOnWhatAnEarlierListingFound(t *testing.T) {
 	<-began
 	r.past.Add(int64(10 * time.Second))
 	x := r.nodes[1]
-	x.between(func(int, uint16, func() (*hearth.View, error)) (*hearth.View, error) { return nil, wire.ErrDown })
-	if got := x.resolve("d/f"); got != "A" {
-		t.Fatal(got)
-	}
-	x.between(func(_ int, _ uint16, do func() (*hearth.View, error)) (*hearth.View, error) { return do() })
+	x.resolvesAlone("d/f", "A")
 	r.past.Add(int64(10 * time.Second))
 	r.b.put("d/f", "B")
 	close(release)
