@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/record"
@@ -41,6 +42,10 @@ type writer struct {
 	count  int
 	moved  bool  // blocks were moved out of spare since the last flush
 	err    error // of closing
+
+	unflushed map[uint32]int64 // segments written since the last flush, and from which offset on
+	failed    int              // writes and flushes in a row
+	lost      error            // why blocks were forgotten since the last Flush that was asked for
 }
 
 type placed struct {
@@ -50,21 +55,26 @@ type placed struct {
 }
 
 func (w *writer) begin(v *Volume) {
-	w.open, w.spare = none, none
+	w.open, w.spare, w.unflushed = none, none, map[uint32]int64{}
 	w.stage = device.Aligned(stageSize)
 	w.index = device.Aligned(int(indexSize(v.most())))
 }
 
 // Takes reports whether Put would take the block now.
-func (v *Volume) Takes(b hearth.Block) bool { return v.refuses(b.ID()) == nil && !v.Has(b.ID()) }
+func (v *Volume) Takes(b hearth.Block) bool { return v.Wants(b.ID()) }
+
+// Wants is Takes for one who has only the name, as an eviction does. It never waits.
+func (v *Volume) Wants(id hearth.ID) bool {
+	return v.refuses(id) == nil && !v.Has(id) && v.queue.bytes() < v.o.Queue
+}
 
 // refuses says why the volume takes no block of that name now.
 func (v *Volume) refuses(id hearth.ID) error {
 	switch away := v.away.Load(); {
 	case away != nil:
 		return *away
-	case v.readOnly.Load():
-		return ErrReadOnly
+	case v.stopped() != nil:
+		return v.stopped()
 	case !v.o.Mine(id):
 		return errNotMine
 	case uint64(id.Index) >= record.MaxIndex:
@@ -147,7 +157,8 @@ func (v *Volume) append(items []item) {
 	errs := make([]error, len(items))
 	for i, x := range items {
 		if x.view == nil {
-			errs[i] = errors.Join(v.writeStage(errs), v.flushDevice())
+			errs[i] = errors.Join(v.writeStage(errs), v.flushDevice(), w.lost)
+			w.lost = nil
 			continue
 		}
 		if err := v.refuses(x.id); err != nil {
@@ -234,7 +245,7 @@ func (v *Volume) writeStage(errs []error) error {
 		return nil
 	}
 	v.pad()
-	err := v.writeAt(w.stage[:w.filled], v.g.offset(w.open)+w.tail)
+	err := v.writeAt(w.stage[:w.filled], w.open, w.tail)
 	if err != nil {
 		for _, p := range w.placed {
 			v.index.Cancel(p.note.ID)
@@ -283,7 +294,7 @@ func (v *Volume) closeSegment() error {
 	}
 	size := int(indexSize(w.count))
 	putIndex(w.index[:size], &w.head, w.count, v.g.segment)
-	if err := v.writeAt(w.index[:size], v.g.offset(n)+v.g.segment-int64(size)); err != nil {
+	if err := v.writeAt(w.index[:size], n, v.g.segment-int64(size)); err != nil {
 		return err // whoever learns the segment finds its records by their headers
 	}
 	v.segments[n].closed = true
@@ -322,38 +333,101 @@ func (v *Volume) openNext(errs []error) error {
 	return nil
 }
 
-func (v *Volume) writeAt(p []byte, off int64) error {
+// writeAt writes to a segment.
+func (v *Volume) writeAt(p []byte, segment uint32, off int64) error {
 	if err := v.away.Load(); err != nil {
 		return *err
 	}
-	_, err := v.dev.WriteAt(p, off)
+	if from, dirty := v.writer.unflushed[segment]; !dirty || off < from {
+		v.writer.unflushed[segment] = off // also if the write fails: who knows what it did
+	}
+	_, err := v.dev.WriteAt(p, v.g.offset(segment)+off)
 	v.guard.Writer.Work()
+	v.noteWrite(err)
 	if err == nil {
-		v.failed.Store(0)
 		v.stats.written.Add(int64(len(p)))
-		return nil
 	}
-	if errors.Is(err, ErrReadOnly) {
-		if !v.readOnly.Swap(true) {
-			v.tell()
-		}
-		return err
-	}
-	v.failure(err)
 	return err
 }
 
+// flushDevice makes durable what was written. If that fails, nobody knows what of it is there: it is forgotten, so
+// that nothing counts as kept that may be lost.
 func (v *Volume) flushDevice() error {
 	if err := v.away.Load(); err != nil {
 		return *err
 	}
+	w := &v.writer
 	err := v.dev.Flush()
 	v.guard.Writer.Work()
 	v.stats.flushes.Add(1)
-	if err != nil {
-		v.failure(err)
-		return err
+	v.noteWrite(err)
+	if err == nil {
+		w.moved = false
+		clear(w.unflushed)
+		return nil
 	}
-	v.writer.moved = false
+	v.forget()
+	return err
+}
+
+// forget drops from the index what was written since the last flush. The open segment is given up: its header may
+// be lost, and then nobody finds its records.
+func (v *Volume) forget() {
+	w, lost := &v.writer, []hearth.ID(nil)
+	v.index.Each(func(id hearth.ID, p record.Place) {
+		if from, dirty := w.unflushed[p.Slot]; dirty && int64(p.Unit)*record.UnitSize >= from {
+			lost = append(lost, id)
+		}
+	})
+	for _, id := range lost {
+		v.index.Remove(id, nil)
+	}
+	v.stats.lost.Add(int64(len(lost)))
+	clear(w.unflushed)
+	w.open, w.moved = none, false
+	w.lost = errLost
+}
+
+var errLost = errors.New("the volume has lost what was written since the last flush")
+
+// pause says why a volume takes no writes for now.
+type pause struct {
+	cause error
+	until time.Time
+	wait  time.Duration
+}
+
+// stopped says why the volume takes no writes now. After a while it is tried again.
+func (v *Volume) stopped() error {
+	if p := v.paused.Load(); p != nil && v.o.Now().Before(p.until) {
+		return p.cause
+	}
 	return nil
+}
+
+// noteWrite notes how a write or a flush went. A device that is read-only, and one that fails some times in a row, is
+// left in peace for a while; it still serves reads.
+func (v *Volume) noteWrite(err error) {
+	p := v.paused.Load()
+	if err == nil {
+		v.writer.failed = 0
+		if p != nil {
+			v.paused.Store(nil)
+			v.tell()
+		}
+		return
+	}
+	v.stats.errors.Add(1)
+	if v.writer.failed++; v.writer.failed < failures && p == nil && !errors.Is(err, ErrReadOnly) {
+		return
+	}
+	next := &pause{cause: err, wait: retryFirst}
+	if p != nil {
+		next.wait = min(2*p.wait, retryLast)
+	}
+	next.until = v.o.Now().Add(next.wait)
+	v.paused.Store(next)
+	if p == nil {
+		v.tell()
+	}
 }

@@ -117,7 +117,7 @@ func (v *Volume) closeFor(n uint32, h looked, notes []record.Note) {
 		end = max(end, record.RoundUp(x.End(), pageSize))
 	}
 	size := indexSize(len(notes))
-	if len(notes) > maxRecords || end+size > v.g.segment || v.readOnly.Load() {
+	if len(notes) > maxRecords || end+size > v.g.segment || v.stopped() != nil {
 		return
 	}
 	_ = v.aside(v.ctx, func() error {

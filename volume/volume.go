@@ -17,8 +17,8 @@ const (
 	defaultQueue = 16 << 20
 	// maxLeft bounds the operations that were abandoned on a device that does not answer.
 	maxLeft = 64
-	// failures in a row, of reads or writes, take a volume out of use; then it is tried again, after
-	// retryFirst, and each time after twice as long, up to retryLast.
+	// failures in a row of reads take a volume out of use, those of writes end writing. Then it is tried
+	// again, after retryFirst, and each time after twice as long, up to retryLast.
 	failures              = 4
 	retryFirst, retryLast = time.Second, 30 * time.Second
 )
@@ -55,8 +55,8 @@ type State struct {
 	Learned, All int
 	// Away says why the volume is out of use. nil means that it is in use.
 	Away error
-	// ReadOnly says that it takes no writes.
-	ReadOnly bool
+	// Stopped says why it takes no writes. Reads go on, and it is tried again. nil means that it takes them.
+	Stopped error
 }
 
 // segment is what this node knows of a segment of the volume.
@@ -81,9 +81,9 @@ type Volume struct {
 	stats    counters
 
 	away     atomic.Pointer[error] // why it is out of use; nil: it is in use
-	readOnly atomic.Bool
+	paused   atomic.Pointer[pause] // writes are; nil: they are not
 	learned  atomic.Int64
-	failed   atomic.Int32 // operations in a row
+	failed   atomic.Int32 // reads in a row
 
 	learning sync.Mutex    // held while the indexes are read
 	turn     chan struct{} // capacity 1; whoever has put into it may change segments and owns writer
@@ -167,7 +167,10 @@ func (v *Volume) Info() Info { return v.g.info() }
 
 // State is the present one.
 func (v *Volume) State() State {
-	s := State{Learned: int(v.learned.Load()), All: len(v.segments), ReadOnly: v.readOnly.Load()}
+	s := State{Learned: int(v.learned.Load()), All: len(v.segments)}
+	if p := v.paused.Load(); p != nil {
+		s.Stopped = p.cause
+	}
 	if err := v.away.Load(); err != nil {
 		s.Away = *err
 	}
@@ -253,7 +256,7 @@ func (v *Volume) try(op func() error) error {
 
 var errAway = errors.New("the volume's device does not answer")
 
-// failure counts an operation that failed, and takes the volume out of use after some in a row.
+// failure counts a read that failed, and takes the volume out of use after some in a row.
 func (v *Volume) failure(err error) {
 	v.stats.errors.Add(1)
 	if v.failed.Add(1) >= failures {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hearthfs/hearth"
@@ -294,27 +295,83 @@ func TestADeviceThatFailsComesBack(t *testing.T) {
 	r.mustKeep(2, 100)
 }
 
-func TestAReadOnlyDevice(t *testing.T) {
-	// A device that takes no writes serves what it has, and says so.
-	r := newRig(t, 4, nil)
+func TestADeviceThatTakesNoWrites(t *testing.T) {
+	// A device that is read-only serves what it has, says so, and is not asked to write for a second. So is one
+	// whose writes fail four times in a row. Once it takes writes again, it is used.
+	for name, cause := range map[string]error{"read-only": fmt.Errorf("write: %w", ErrReadOnly), "full": errors.New("no space left")} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 4, nil)
+			r.mustKeep(1, 5000)
+			if err := r.v.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var writes atomic.Int64
+			r.dev.fails(func(op string, _ int64) error {
+				if op == "write" {
+					writes.Add(1)
+					return cause
+				}
+				return nil
+			})
+			for range failures {
+				if err := r.keep(2, 100); err == nil || !strings.Contains(err.Error(), cause.Error()) {
+					t.Error(err)
+				}
+			}
+			if s := <-r.told; !errors.Is(s.Stopped, cause) || s.Away != nil {
+				t.Errorf("%+v", s)
+			}
+			asked := writes.Load()
+			if b, _ := r.block(2, 100); r.v.Takes(b) || r.keep(2, 100) == nil || writes.Load() != asked {
+				t.Error("it is asked to write still")
+			}
+			if !r.held(1, 5000) {
+				t.Error("a block is lost")
+			}
+			r.dev.fails(nil)
+			for range 1000 { // of a millisecond each
+				r.o.Now()
+			}
+			r.mustKeep(2, 100)
+			if s := <-r.told; s.Stopped != nil || !r.held(2, 100) {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func TestAFlushThatFailsForgets(t *testing.T) {
+	// What was written since the last flush is no longer held once a flush has failed, whoever asked for it: nobody
+	// knows whether the device has it. The flush that fails says so. What was flushed before stays, and what is
+	// written again is held, in a segment of its own.
+	r := newRig(t, 6, nil)
 	r.mustKeep(1, 5000)
 	if err := r.v.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.mustKeep(2, 5000)
 	r.dev.fails(func(op string, _ int64) error {
-		if op == "write" {
-			return fmt.Errorf("write: %w", ErrReadOnly)
+		if op == "flush" {
+			return errors.New("the target was reached anew")
 		}
 		return nil
 	})
-	if err := r.keep(2, 100); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := r.v.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "reached anew") || !strings.Contains(err.Error(), errLost.Error()) {
 		t.Error(err)
 	}
-	if s := <-r.told; !s.ReadOnly || s.Away != nil {
-		t.Errorf("%+v", s)
+	b, _ := r.block(2, 5000)
+	if r.v.Has(b.ID()) || !r.held(1, 5000) {
+		t.Error("what may be lost is held, or what was flushed is not")
 	}
-	if !r.held(1, 5000) {
-		t.Error("a block is lost")
+	r.dev.fails(nil)
+	r.mustKeep(2, 5000)
+	if err := r.v.Flush(t.Context()); err != nil || !r.held(2, 5000) {
+		t.Errorf("written again: %v", err)
+	}
+	r.close()
+	r.attach()
+	if !r.held(1, 5000) || !r.held(2, 5000) {
+		t.Error("a block is lost over a restart")
 	}
 }
 

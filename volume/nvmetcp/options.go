@@ -118,6 +118,12 @@ func (o Options) withDefaults() (Options, error) {
 	return o, o.check()
 }
 
+// Check says which option is wrong and how it should be. Open does so, too.
+func (o Options) Check() error {
+	_, err := o.withDefaults()
+	return err
+}
+
 func (o Options) check() error {
 	switch {
 	case o.NSID == 0xffffffff:

@@ -1,0 +1,377 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/fakenvmet"
+)
+
+// setRig is a Set over plain files.
+type setRig struct {
+	*testing.T
+	pool  *hearth.Pool
+	set   *Set
+	told  chan *Attachment
+	noise []byte
+}
+
+func newSet(t *testing.T, copies int) *setRig {
+	r := &setRig{T: t, pool: hearth.NewPool(96 << 20), told: make(chan *Attachment, 1000), noise: make([]byte, 2*hearth.BlockSize)}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(r.noise)
+	r.set = NewSet(SetOptions{Options: Options{Pool: r.pool, Cluster: cluster, Patience: time.Minute}, Copies: copies,
+		Told: func(a *Attachment) { r.told <- a }})
+	t.Cleanup(func() {
+		r.set.Close()
+		if s := r.pool.Stats(); s.Used != s.Idle || s.Views != 0 {
+			t.Errorf("memory is not given back: %+v", s)
+		}
+	})
+	return r
+}
+
+// file makes a formatted file of so many segments.
+func (r *setRig) file(name string, segments int) string {
+	r.Helper()
+	name = filepath.Join(r.TempDir(), name)
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	r.format(name, segments)
+	return name
+}
+
+func (r *setRig) format(name string, segments int) {
+	r.Helper()
+	if err := os.Truncate(name, firstSegment+int64(segments)*minSegment+pageSize); err != nil {
+		r.Fatal(err)
+	}
+	f, err := OpenFile(name)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := MakeVolume(f, FormatOptions{Cluster: cluster, Label: filepath.Base(name), Segment: minSegment}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// attach attaches a volume, and waits until it is known.
+func (r *setRig) attach(name string) *Attachment {
+	r.Helper()
+	address, err := ParseAddress(name)
+	if err != nil {
+		r.Fatal(err)
+	}
+	a, err := r.set.Attach(Spec{Address: address})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.known(a)
+	return a
+}
+
+func (r *setRig) known(a *Attachment) {
+	for {
+		if s := a.Stats(); s.Why == nil && s.State.Learned == s.State.All {
+			return
+		}
+		<-r.told
+	}
+}
+
+func (r *setRig) block(i, size int) (hearth.Block, []byte) {
+	o := &hearth.Object{ETag: "e", Key: fmt.Sprint(i), Size: int64(size), Version: hearth.VersionOf("set", fmt.Sprint(i), "e", int64(size))}
+	at := i * 7919 % hearth.BlockSize
+	return o.Block(0), r.noise[at : at+size]
+}
+
+func (r *setRig) keep(i, size int) error {
+	b, data := r.block(i, size)
+	view, err := r.pool.Alloc(r.Context(), size)
+	if err != nil {
+		return err
+	}
+	defer view.Release()
+	copy(view.Bytes(), data)
+	return r.set.Keep(r.Context(), b, view)
+}
+
+func (r *setRig) held(i, size int) bool {
+	r.Helper()
+	b, data := r.block(i, size)
+	view, err := r.set.Get(r.Context(), b, 0, size)
+	if err != nil {
+		return false
+	}
+	defer view.Release()
+	if !bytes.Equal(view.Bytes(), data) {
+		r.Errorf("block %d: wrong bytes", i)
+	}
+	return true
+}
+
+func TestBlocksLieOnVolumesBySize(t *testing.T) {
+	// Of 400 blocks a volume of three times the size gets about three times as many. When it is detached, no block of
+	// the other one moves.
+	r := newSet(t, 1)
+	small, large := r.attach(r.file("small", 4)), r.attach(r.file("large", 12))
+	for i := range 400 {
+		if err := r.keep(i, 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	few, many := small.Stats().Stats.Blocks, large.Stats().Stats.Blocks
+	if few+many != 400 || few < 60 || few > 140 {
+		t.Errorf("%d on the small one, %d on the large one", few, many)
+	}
+	r.set.Detach(large)
+	left := 0
+	for i := range 400 {
+		if r.held(i, 1000) {
+			left++
+		}
+	}
+	if left != int(few) {
+		t.Errorf("%d blocks are left of %d", left, few)
+	}
+	r.known(r.attach(large.Address.String()))
+	for i := range 400 {
+		if !r.held(i, 1000) {
+			t.Fatalf("block %d is lost", i)
+		}
+	}
+}
+
+func TestCopiesSurviveTheLossOfAVolume(t *testing.T) {
+	// With two copies each block is on two of three volumes. Without one of them all are there still.
+	r := newSet(t, 2)
+	var all []*Attachment
+	for i := range 3 {
+		all = append(all, r.attach(r.file(fmt.Sprint("v", i), 4)))
+	}
+	for i := range 100 {
+		if err := r.keep(i, 5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := int64(0)
+	for _, a := range all {
+		sum += a.Stats().Stats.Blocks
+	}
+	if sum != 200 {
+		t.Errorf("%d copies of 100 blocks", sum)
+	}
+	if err := r.set.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.set.Detach(all[1])
+	for i := range 100 {
+		if !r.held(i, 5000) {
+			t.Fatalf("block %d is lost", i)
+		}
+	}
+}
+
+func TestTheFastestCopyIsRead(t *testing.T) {
+	// Reads go to the volume whose reads took the least time, and from time to time to the other one, so that one
+	// that was slow once is used again.
+	r := newSet(t, 2)
+	a, b := r.attach(r.file("a", 4)), r.attach(r.file("b", 4))
+	if err := r.keep(1, 5000); err != nil {
+		t.Fatal(err)
+	}
+	a.pace.Store(int64(time.Hour))
+	reads := func() (int64, int64) { return a.Stats().Stats.Hits, b.Stats().Stats.Hits }
+	for range 50 {
+		r.held(1, 5000)
+	}
+	if x, y := reads(); x != 0 || y != 50 {
+		t.Errorf("%d reads of the slow one, %d of the fast one", x, y)
+	}
+	for range 10000 {
+		if x, _ := reads(); x > 0 {
+			return
+		}
+		r.held(1, 5000)
+	}
+	t.Error("one that was slow once is never used again")
+}
+
+func TestAVolumeComesByItself(t *testing.T) {
+	// A volume that is not there yet, or not formatted, is a reason in its state. It is attached once it is there.
+	// Meanwhile nothing is held and nothing is taken, with that reason.
+	r := newSet(t, 1)
+	name := filepath.Join(t.TempDir(), "later")
+	address, _ := ParseAddress(name)
+	a, err := r.set.Attach(Spec{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-r.told
+	if s := a.Stats(); !errors.Is(s.Why, os.ErrNotExist) {
+		t.Errorf("%v", s.Why)
+	}
+	if err := r.keep(1, 1000); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Error(err)
+	}
+	if err := os.WriteFile(name, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-r.told
+	if s := a.Stats(); !errors.Is(s.Why, ErrNoVolume) {
+		t.Errorf("%v", s.Why)
+	}
+	r.format(name, 4)
+	r.known(a)
+	if err := r.keep(1, 1000); err != nil || !r.held(1, 1000) {
+		t.Error(err)
+	}
+}
+
+func TestAVolumeIsAttachedOnce(t *testing.T) {
+	// One volume by two names is attached by the first: two writers in one process would share its ranges.
+	r := newSet(t, 1)
+	name := r.file("one", 4)
+	r.attach(name)
+	address, _ := ParseAddress(name)
+	if _, err := r.set.Attach(Spec{Address: address}); err == nil {
+		t.Error("the same address twice")
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(name, link); err != nil {
+		t.Fatal(err)
+	}
+	address, _ = ParseAddress(link)
+	a, err := r.set.Attach(Spec{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !errors.Is(a.Stats().Why, errSameTwice) {
+		<-r.told
+	}
+	if r.set.Find("one") == nil || r.set.Find(name) == nil || r.set.Find("none") != nil {
+		t.Error("names do not find it")
+	}
+}
+
+func TestAFlushSaysWhatItConcerns(t *testing.T) {
+	// Where the flush of one volume fails, what another one holds as well is not concerned.
+	r := newSet(t, 2)
+	a, b := r.attach(r.file("a", 4)), r.attach(r.file("b", 4))
+	if err := r.keep(1, 1000); err != nil {
+		t.Fatal(err)
+	}
+	r.set.Detach(b)
+	if err := r.keep(2, 1000); err != nil {
+		t.Fatal(err)
+	}
+	b = r.attach(b.Address.String())
+	cause := errors.New("gone")
+	a.volume.Load().leave(cause)
+	err := r.set.Flush(t.Context())
+	var lost hearth.Unflushed
+	if !errors.As(err, &lost) || !errors.Is(err, cause) {
+		t.Fatal(err)
+	}
+	one, _ := r.block(1, 1000)
+	if lost.Concerns(one.ID()) || !b.volume.Load().Has(one.ID()) {
+		t.Error("a block with another copy is concerned")
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	// An address that is wrong is refused with what is wrong. A right one keeps its text.
+	for text, want := range map[string]string{
+		"/dev/nvme1n1": "", "/a/file?with=this": "",
+		"nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v": "",
+		"nvme+tcp://a:4420,[::1]:4421/nqn.x?nsid=2&queues=2&depth=32&header_digest=on&data_digest=on&flow_control=off&keep_alive=10s&timeout=3s": "",
+		"":                                   "a path from the root",
+		"volume":                             "a path from the root",
+		"nvme+tcp://":                        "names no target",
+		"nvme+tcp://host":                    "names no target",
+		"nvme+tls://host/nqn":                "tunnel",
+		"nvme+tcp://host/nqn?nsid=0":         "numbered from 1",
+		"nvme+tcp://host/nqn?queues=1000":    "1 to 64",
+		"nvme+tcp://host/nqn?secret=x":       "secret_file",
+		"nvme+tcp://host/nqn?data_digest=ja": "neither on nor off",
+		"nvme+tcp://host/nqn?what=1":         "there are nsid",
+		"nvme+tcp://host/nqn?keep_alive=1ms": "1s to 1h",
+	} {
+		a, err := ParseAddress(text)
+		switch {
+		case want == "" && (err != nil || a.String() != text):
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	a, _ := ParseAddress("nvme+tcp://a:4420,[::1]:4421/nqn.x?nsid=2")
+	if !a.Remote() || !slices.Equal(a.tcp.Portals, []string{"a:4420", "[::1]:4421"}) || a.tcp.NSID != 2 || a.tcp.SubsystemNQN != "nqn.x" {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestANamespaceOverTCP(t *testing.T) {
+	// A namespace of a target is a volume as a file is, with a secret from a file. While the target is down all is a
+	// miss; afterwards the volume is there by itself, with what it had.
+	const key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+	target, err := fakenvmet.New(fakenvmet.Options{Secret: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.Close)
+	r := newSet(t, 1)
+	address, err := ParseAddress(Scheme + target.Address() + "/" + fakenvmet.NQN + "?timeout=1s&queues=2&host_nqn=nqn.2014-08.org.example:host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := address.Open(t.Context(), Access{}); err == nil || !strings.Contains(err.Error(), "authentication") {
+		t.Errorf("without the secret: %v", err)
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := address.Open(t.Context(), Access{Secret: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MakeVolume(dev, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
+		t.Fatal(err)
+	}
+	_ = dev.Close()
+	r.set.o.Patience = 2 * time.Second
+	a, err := r.set.Attach(Spec{Address: address, SecretFile: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.known(a)
+	if err := errors.Join(r.keep(1, 5000), r.set.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.Stats(); s.Remote == nil || s.Remote.Portal != target.Address() || s.Remote.Queues != 2 {
+		t.Errorf("%+v", s.Remote)
+	}
+	target.Kill()
+	for r.held(1, 5000) || a.Stats().State.Away == nil { // the guard leaves the read
+	}
+	if err := target.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for a.Stats().State.Away != nil {
+		<-r.told
+	}
+	for !r.held(1, 5000) {
+		<-r.told
+	}
+}
