@@ -40,6 +40,9 @@ type Admit func(b hearth.Block, n int) bool
 // Always admits every block that is asked for.
 func Always(hearth.Block, int) bool { return true }
 
+// Never admits no block.
+func Never(hearth.Block, int) bool { return false }
+
 // Keep admits the blocks that store takes.
 func Keep(store hearth.Store) Admit {
 	if store == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
+	"github.com/hearthfs/hearth/volume"
 )
 
 // Config says what a node is made of. The zero Config is a node without links whose cache is at
@@ -29,6 +30,8 @@ type Config struct {
 	File string
 	// Ring is the node's part in a ring. The zero value means that the node is alone.
 	Ring config.Membership
+	// Volumes are the devices behind the disks that the nodes of a ring share.
+	Volumes config.Volumes
 	// S3 is the node's S3 endpoint. The zero value means none.
 	S3 s3gw.Setup
 	// Mounts are made after New by the program that runs the node. Others come and go through the admin API.
@@ -98,6 +101,20 @@ func (c *Config) Problems() (all []Problem) {
 	}
 	for key, err := range config.RingProblems(c.Ring) {
 		add(key, usage("%v", err))
+	}
+	seen := map[string]bool{}
+	for i, v := range c.Volumes.Devices {
+		key := fmt.Sprintf("volumes.devices[%d]", i)
+		if _, err := volume.ParseAddress(v.URL); err != nil {
+			add(key, usage("%v", err))
+		}
+		if seen[v.URL] {
+			add(key, usage("two volumes have the address %s", v.URL))
+		}
+		seen[v.URL] = true
+	}
+	if n := len(c.Volumes.Devices); n > volume.MaxVolumes {
+		add("volumes.devices", usage("%d volumes: a node attaches %d at most", n, volume.MaxVolumes))
 	}
 	for key, err := range s3gw.Setup(c.S3).Problems() {
 		add(key, usage("%v", err))

@@ -64,6 +64,9 @@ func (n *Node) knowledge(ctx context.Context, l *link, p string) status.Explaine
 	if n.disk != nil {
 		k.Find, k.Whole, k.WouldTake = n.disk.Find, n.disk.Whole, n.disk.WouldTake
 	}
+	if len(n.volumes.All()) > 0 {
+		k.Volume = n.volumes.At
+	}
 	if n.ring != nil {
 		k.Owners = func(b hearth.Block) ([]string, bool) { return n.ring.part.Names(b), n.ring.Mine(b) }
 	}

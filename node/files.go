@@ -137,10 +137,13 @@ func (n *Node) held(o *hearth.Object) map[string]int64 {
 
 func (n *Node) usage(ctx context.Context, asked string) (*admin.Usage, error) {
 	u := &admin.Usage{Path: asked}
+	if len(n.volumes.All()) > 0 {
+		u.VolumeBytes = new(int64)
+	}
 	if isURL(asked) {
 		k, err := n.keyed(ctx, asked, true)
 		if err == nil && k.file != nil {
-			count(u, *k.file)
+			n.count(u, *k.file)
 		}
 		if err == nil && k.dir != nil {
 			err = n.addBelow(ctx, u, k)
@@ -152,7 +155,7 @@ func (n *Node) usage(ctx context.Context, asked string) (*admin.Usage, error) {
 		return nil, err
 	}
 	if !x.Dir {
-		count(u, x)
+		n.count(u, x)
 		return u, nil
 	}
 	return u, n.addBelow(ctx, u, keyed{dir: &x})
@@ -162,20 +165,25 @@ func (n *Node) usage(ctx context.Context, asked string) (*admin.Usage, error) {
 func (n *Node) addBelow(ctx context.Context, u *admin.Usage, k keyed) (err error) {
 	u.Hidden, err = n.tree.Below(ctx, k.dir.ID, func(_ string, x namespace.Node) error {
 		if k.file == nil || k.file.ID != x.ID {
-			count(u, n.sized(ctx, x))
+			n.count(u, n.sized(ctx, x))
 		}
 		return nil
 	})
 	return watch.Explained(err)
 }
 
-func count(u *admin.Usage, x namespace.Node) {
+func (n *Node) count(u *admin.Usage, x namespace.Node) {
 	if x.Dir {
 		u.Dirs++
 		return
 	}
 	u.Files++
 	u.Bytes += x.Object.Size
+	for i := int64(0); u.VolumeBytes != nil && i < x.Object.Blocks(); i++ {
+		if b := x.Object.Block(i); n.volumes.Has(b.ID()) {
+			*u.VolumeBytes += int64(b.Len())
+		}
+	}
 }
 
 // catBuffer is how many bytes one step of cat copies.

@@ -38,6 +38,7 @@ import (
 	"github.com/hearthfs/hearth/node/wiring"
 	"github.com/hearthfs/hearth/origin"
 	"github.com/hearthfs/hearth/s3gw"
+	"github.com/hearthfs/hearth/volume"
 	"github.com/hearthfs/hearth/warmup"
 )
 
@@ -80,7 +81,9 @@ type fronts struct {
 type stores struct {
 	pool *hearth.Pool
 	disk *disk.Store // nil if there is no disk tier
-	mem  *cache.RAM
+	// volumes may have none attached.
+	volumes *volume.Set
+	mem     *cache.RAM
 }
 
 // New makes a node: it takes the cache directories and the admin socket, probes each origin, and starts to
@@ -150,6 +153,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	machine.LimitHeap(ram, n.limits.Memory)
 	machine.Processors(n.limits.Processors, !n.config.Ring.On() || n.config.S3.Listen != "")
 	n.pool = hearth.NewPool(ram)
+	n.makeVolumes()
 	if err := n.openDisk(); err != nil {
 		return err
 	}
@@ -176,6 +180,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	own := machine.NewOwn(n.dirs.Paths(), strings.TrimPrefix(n.Socket(), "-"), n.config.File)
 	n.mounts, n.judged = newMounts(own), state.OpenOpenModes(n.dirs.First())
 	w := n.config.Wiring
+	if w.Volumes == nil {
+		w.Volumes, w.All = n.volumes, n.config.Volumes.All
+	}
 	if n.ring != nil {
 		w.Ring, w.Mine = n.ring, n.ring.Mine
 	}
@@ -200,6 +207,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 // begin makes the node known to others, once it is complete.
 func (n *Node) begin(ctx context.Context) error {
 	if err := n.joinRing(ctx); err != nil { // before jobs go on: they load blocks at owners
+		return err
+	}
+	if err := n.openVolumes(); err != nil { // after the ring, which says what this node answers for
 		return err
 	}
 	if err := n.openJobs(); err != nil {
@@ -405,6 +415,9 @@ func (n *Node) close() error {
 	}
 	if n.mem != nil {
 		n.mem.Close()
+	}
+	if n.volumes != nil {
+		defer n.volumes.Close() // after the disk, which gives it what it evicts
 	}
 	if n.disk != nil {
 		if err := n.disk.Close(); err != nil { // the next node reads these blocks again; nothing else is lost

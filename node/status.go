@@ -89,9 +89,12 @@ func firstByte(s origin.LatencyStats) status.FirstByte {
 	return f
 }
 
-func (n *Node) tierStatus() []status.Tier {
+func (n *Node) tierStatus() (tiers []status.Tier) {
 	m := n.mem.Stats()
-	tiers := []status.Tier{{Name: "ram", Used: m.Used, Budget: m.Budget, Hits: m.Hits, HitBytes: m.HitBytes, Misses: m.Misses}}
+	tiers = []status.Tier{{Name: "ram", Used: m.Used, Budget: m.Budget, Hits: m.Hits, HitBytes: m.HitBytes, Misses: m.Misses}}
+	if v := n.volumeTier(); v != nil {
+		defer func() { tiers = append(tiers, *v) }()
+	}
 	if n.disk == nil {
 		return tiers
 	}

@@ -22,14 +22,14 @@ import (
 	"github.com/hearthfs/hearth/node/wiring"
 )
 
-// volume stands in the place of remote volumes: a Store with counters.
-type volume struct {
+// fakeVolume stands in the place of volumes: a Store with counters.
+type fakeVolume struct {
 	mu     sync.Mutex // guards blocks
 	blocks map[hearth.ID][]byte
 	hits   int
 }
 
-func (v *volume) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+func (v *fakeVolume) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	data, ok := v.blocks[b.ID()]
@@ -40,24 +40,26 @@ func (v *volume) Get(_ context.Context, b hearth.Block, off, n int) (*hearth.Vie
 	return hearth.NewView(data[off : off+n]), nil
 }
 
-func (v *volume) Put(b hearth.Block, x *hearth.View) error {
+func (v *fakeVolume) Put(b hearth.Block, x *hearth.View) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.blocks[b.ID()] = append([]byte(nil), x.Bytes()...)
 	return nil
 }
 
-func (v *volume) Has(id hearth.ID) bool {
+func (v *fakeVolume) Has(id hearth.ID) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.blocks[id] != nil
 }
 
-func (v *volume) Takes(hearth.Block) bool { return true }
+func (v *fakeVolume) Takes(hearth.Block) bool { return true }
 
-func (v *volume) Keep(_ context.Context, b hearth.Block, x *hearth.View) error { return v.Put(b, x) }
+func (v *fakeVolume) Keep(_ context.Context, b hearth.Block, x *hearth.View) error {
+	return v.Put(b, x)
+}
 
-func (v *volume) Flush(context.Context) error { return nil }
+func (v *fakeVolume) Flush(context.Context) error { return nil }
 
 // loop stands in the place of a ring: every second block is another node's, and that node is this one,
 // asked through Fill.
@@ -98,10 +100,10 @@ func TestVolumeAndRingStandInTheWiring(t *testing.T) {
 	// read, the volume alone serves a node with new RAM.
 	big := strings.Repeat("0123456789abcdef", 250_000)
 	url := bucket(t, map[string]string{"big": big})
-	vol := &volume{blocks: map[hearth.ID][]byte{}}
+	vol := &fakeVolume{blocks: map[hearth.ID][]byte{}}
 	for round := range 2 {
 		ring := &loop{}
-		n := start(t, url, func(c *Config) { c.Wiring = wiring.Wiring{Volumes: vol, Ring: ring} })
+		n := start(t, url, func(c *Config) { c.Wiring = wiring.Wiring{Volumes: vol, All: true, Ring: ring} })
 		var out strings.Builder
 		if err := client(t, n).Cat(t.Context(), "/big", 0, -1, &out); err != nil {
 			t.Fatal(err)

@@ -31,8 +31,10 @@ var (
 
 // SetOptions say what a node does with its volumes.
 type SetOptions struct {
-	// Options are those of each volume. Changed and Queue are the Set's.
+	// Options are those of each volume. Changed is the Set's.
 	Options
+	// Who is asked at each attachment for Options.Cluster and Options.Node. nil means that Options has them.
+	Who func() (cluster, node [16]byte, err error)
 	// Copies is on how many volumes each block is written. 0 means 1.
 	Copies int
 	// Told is called when the state of an attachment changed. It must not block or call the Set. nil means that
@@ -66,6 +68,7 @@ type Attachment struct {
 	why    atomic.Pointer[error] // why it is not attached yet
 	pace   atomic.Int64          // mean time of a read, in ns, as if it had no bytes
 	cancel context.CancelCauseFunc
+	tried  chan struct{} // closed after the first attempt
 	ended  chan struct{}
 }
 
@@ -99,7 +102,7 @@ func (s *Set) Attach(spec Spec) (*Attachment, error) {
 		return nil, fmt.Errorf("attach volume %s: it is attached already", spec.Address)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	a := &Attachment{Spec: spec, set: s, cancel: cancel, ended: make(chan struct{})}
+	a := &Attachment{Spec: spec, set: s, cancel: cancel, tried: make(chan struct{}), ended: make(chan struct{})}
 	all = append(slices.Clone(all), a)
 	s.all.Store(&all)
 	go a.run(ctx)
@@ -152,8 +155,14 @@ func (s *Set) Close() {
 // run attaches the volume, as often as it takes, and ends with the attachment.
 func (a *Attachment) run(ctx context.Context) {
 	defer close(a.ended)
+	tried := sync.OnceFunc(func() { close(a.tried) })
+	defer tried()
 	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
 		dev, v, err := a.attach(ctx)
+		if err != nil {
+			a.fails(err)
+		}
+		tried()
 		if err == nil {
 			a.why.Store(nil)
 			a.set.o.Told(a)
@@ -163,15 +172,32 @@ func (a *Attachment) run(ctx context.Context) {
 			a.end(dev, err)
 			return
 		}
-		if old := a.why.Swap(&err); old == nil || (*old).Error() != err.Error() {
-			a.set.o.Told(a)
-		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// fails notes why the volume is not attached.
+func (a *Attachment) fails(err error) {
+	if old := a.why.Swap(&err); old == nil || (*old).Error() != err.Error() {
+		a.set.o.Told(a)
+	}
+}
+
+// Tried waits for the first attempt to attach, and returns why it failed.
+func (a *Attachment) Tried(ctx context.Context) error {
+	select {
+	case <-a.tried:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if why := a.why.Load(); why != nil {
+		return *why
+	}
+	return nil
 }
 
 // end closes the device, unless it hangs: then it is left to the operation that does not come back.
@@ -184,7 +210,14 @@ func (a *Attachment) end(dev Opened, hangs error) {
 
 // attach opens the device and attaches the volume on it.
 func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
-	with := Access{HostID: a.set.o.Node}
+	o := a.set.o.Options
+	if a.set.o.Who != nil {
+		var err error
+		if o.Cluster, o.Node, err = a.set.o.Who(); err != nil {
+			return nil, nil, err
+		}
+	}
+	with := Access{HostID: o.Node}
 	if a.SecretFile != "" {
 		text, err := os.ReadFile(a.SecretFile)
 		if err != nil {
@@ -199,7 +232,6 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 	if n, ok := dev.(Namespace); ok {
 		a.remote.Store(n.Namespace)
 	}
-	o := a.set.o.Options
 	o.Changed = func(State) { a.set.o.Told(a) }
 	v, err := Attach(dev, o)
 	if err == nil && !a.claim(v) {
@@ -226,7 +258,7 @@ func (a *Attachment) claim(v *Volume) bool {
 	return true
 }
 
-// Held has what the volumes hold of a block: each volume that has it, the fastest first.
+// held appends the volumes that have a block, the fastest first.
 func (s *Set) held(id hearth.ID, into []*Attachment) []*Attachment {
 	for _, a := range *s.all.Load() {
 		if v := a.volume.Load(); v != nil && v.Has(id) {
@@ -295,6 +327,15 @@ func (s *Set) Has(id hearth.ID) bool {
 		}
 	}
 	return false
+}
+
+// At returns the address of the volume from which a block would be read, or "".
+func (s *Set) At(id hearth.ID) string {
+	var room [MaxVolumes]*Attachment
+	if has := s.held(id, room[:0]); len(has) > 0 {
+		return has[0].Address.text
+	}
+	return ""
 }
 
 // targets are the volumes on which a block belongs: those of the first ranks among those that take writes.

@@ -53,6 +53,8 @@ type State struct {
 	// Learned segments, of All, have been read for the places of blocks. When both are equal, the volume
 	// is known.
 	Learned, All int
+	// Used is what the learned segments take in which anything was written, in bytes.
+	Used int64
 	// Away says why the volume is out of use. nil means that it is in use.
 	Away error
 	// Stopped says why it takes no writes. Reads go on, and it is tried again. nil means that it takes them.
@@ -80,10 +82,10 @@ type Volume struct {
 	segments []segment
 	stats    counters
 
-	away     atomic.Pointer[error] // why it is out of use; nil: it is in use
-	paused   atomic.Pointer[pause] // writes are; nil: they are not
-	learned  atomic.Int64
-	failed   atomic.Int32 // reads in a row
+	away    atomic.Pointer[error] // why it is out of use; nil: it is in use
+	paused  atomic.Pointer[pause] // writes are; nil: they are not
+	learned atomic.Int64
+	failed  atomic.Int32 // reads in a row
 
 	learning sync.Mutex    // held while the indexes are read
 	turn     chan struct{} // capacity 1; whoever has put into it may change segments and owns writer
@@ -168,6 +170,11 @@ func (v *Volume) Info() Info { return v.g.info() }
 // State is the present one.
 func (v *Volume) State() State {
 	s := State{Learned: int(v.learned.Load()), All: len(v.segments)}
+	for i := range v.segments {
+		if v.segments[i].salt.Load() != 0 {
+			s.Used += v.g.segment
+		}
+	}
 	if p := v.paused.Load(); p != nil {
 		s.Stopped = p.cause
 	}

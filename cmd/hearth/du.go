@@ -15,7 +15,8 @@ func duCommand() *cobra.Command {
 		Use: "du [PATH|URL]", GroupID: "data",
 		Short: "Sum up sizes below a path",
 		Long: "Sum up the sizes of all files below a path, or of all objects whose keys begin with\n" +
-			"that of a URL and a /, from one recursive listing.",
+			"that of a URL and a /, from one recursive listing. With volumes, also what of them\n" +
+			"lies there, as far as this node answers for it.",
 		Example: "  hearth du file:///usr/share/doc\n" +
 			"  hearth du -o json file:///usr/share/doc",
 		Args: cli.Between(0, "PATH"),
@@ -32,7 +33,11 @@ func duCommand() *cobra.Command {
 				return c.PrintJSON(cli.Out(cmd), u)
 			}
 			u.Path = target(args) // as it was typed
-			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), cli.QuoteFor(cli.Out(cmd), u.Path))
+			on := ""
+			if u.VolumeBytes != nil {
+				on = ", " + cli.Bytes(*u.VolumeBytes) + " on volumes"
+			}
+			_, err = fmt.Fprintf(cli.Out(cmd), "%s\t%s, %s%s\t%s\n", cli.Bytes(u.Bytes), cli.Count(u.Files, "file"), cli.Count(u.Dirs, "directory"), on, cli.QuoteFor(cli.Out(cmd), u.Path))
 			warnHidden(u.Hidden)
 			return err
 		})

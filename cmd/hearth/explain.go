@@ -100,6 +100,9 @@ func where(h status.HeldRange) string {
 	case h.Disk != "":
 		all = append(all, fmt.Sprintf("disk %s (%s)", h.Disk, h.Kind))
 	}
+	if h.Volume != "" {
+		all = append(all, "volume "+h.Volume)
+	}
 	if h.Peer != "" {
 		all = append(all, "not here; node "+cli.QuoteText(h.Peer)+" has it on disk")
 	}

@@ -277,7 +277,7 @@ func TestKubernetesRing(t *testing.T) {
 	for _, v := range c.Env {
 		known := v.Name == config.KeyVariable && v.ValueFrom["secretKeyRef"]["name"] != ""
 		for _, p := range settings.Params() {
-			known = known || p.Variable() == v.Name && !p.Later()
+			known = known || p.Variable() == v.Name
 		}
 		if !known {
 			t.Errorf("%s is no variable of hearth's", v.Name)

@@ -22,7 +22,7 @@ func manualPages() map[string]string {
 	cli.AddOutput(blank, cli.AddCommon(blank))
 	var keys []manual.Key
 	for _, p := range settings.Params() {
-		if !p.Later() && !p.FlagOnly {
+		if !p.FlagOnly {
 			keys = append(keys, manual.Key{Name: p.Key, Flag: p.Flag, Variable: p.Variable(), Kind: p.Kind, Default: p.Default, Help: p.Help})
 		}
 	}

@@ -211,9 +211,12 @@ func nodeAndOrigins(n admin.Client) func(context.Context) string {
 // wins over everything else.
 func nodeConfig(s *settings.Settings, origin string) (node.Config, error) {
 	c := node.Config{Links: s.Tree(origin), Cache: s.Cache, File: s.File, Mounts: s.Mounts,
-		Admin: s.Admin, Ring: s.Ring, S3: s.S3, FuseWithout: s.FuseWithout, Version: version()}
+		Admin: s.Admin, Ring: s.Ring, Volumes: s.Volumes, S3: s.S3, FuseWithout: s.FuseWithout, Version: version()}
 	for _, file := range []*string{&c.S3.CredentialsFile, &c.S3.Certificate, &c.S3.CertificateKey, &c.S3.AccessLog} {
 		*file = fromHere(*file) // they are opened again later, and a daemon leaves this directory
+	}
+	for i := range c.Volumes.Devices { // read again at each connection
+		c.Volumes.Devices[i].SecretFile = fromHere(c.Volumes.Devices[i].SecretFile)
 	}
 	return c, c.Validate()
 }

@@ -57,7 +57,7 @@ func run(url, dir string) error {
 			return err
 		}
 		defer func() { _ = volume.Close() }()
-		config.Wiring = wiring.Wiring{Volumes: lasting{volume}, Ring: &loop{}}
+		config.Wiring = wiring.Wiring{Volumes: lasting{volume}, All: true, Ring: &loop{}}
 	}
 	n, err := node.New(ctx, config)
 	if err != nil {

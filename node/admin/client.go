@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth/namespace"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/fsck"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/warmup"
@@ -103,6 +104,23 @@ func (c *Client) Ring(ctx context.Context) (*status.RingStatus, error) {
 func (c *Client) Owners(ctx context.Context, path string) (*status.Owned, error) {
 	o := &status.Owned{}
 	return o, c.call(ctx, http.MethodGet, "/v1/ring/owners?"+url.Values{"path": {path}}.Encode(), nil, o)
+}
+
+// Volumes asks for the volumes of the node.
+func (c *Client) Volumes(ctx context.Context) (all []status.Volume, err error) {
+	return all, c.call(ctx, http.MethodGet, "/v1/volumes", nil, &all)
+}
+
+// Attach has the node attach a volume, and returns once it is attached, or with the reason why it cannot be.
+func (c *Client) Attach(ctx context.Context, v config.Volume) (*status.Volume, error) {
+	x := &status.Volume{}
+	return x, c.call(ctx, http.MethodPost, "/v1/volumes", v, x)
+}
+
+// Detach has the node let go of a volume, by its address, its label, or the beginning of its id.
+func (c *Client) Detach(ctx context.Context, name string) (*status.Volume, error) {
+	x := &status.Volume{}
+	return x, c.call(ctx, http.MethodDelete, "/v1/volumes?"+url.Values{"name": {name}}.Encode(), nil, x)
 }
 
 // Mount asks for a mount and returns once the mount answers.

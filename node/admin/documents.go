@@ -87,6 +87,9 @@ type Usage struct {
 	Files int64  `json:"files"`
 	Dirs  int64  `json:"dirs"`
 	Bytes int64  `json:"bytes"`
+	// VolumeBytes are those of the bytes that lie on volumes, as far as this node answers for them. It is nil if the
+	// node has no volumes.
+	VolumeBytes *int64 `json:"volume_bytes,omitempty"`
 	// Hidden counts keys that have no name. They are not in the sums.
 	Hidden int64 `json:"hidden,omitempty"`
 }

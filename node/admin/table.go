@@ -22,6 +22,7 @@ func table() map[string]right {
 		"GET /v1/status":      member,
 		"GET /v1/ring":        member,
 		"GET /v1/ring/owners": member,
+		"GET /v1/volumes":     member,
 		"GET /v1/goroutines":  owner("see the node's goroutines", asRoot),
 
 		// Reads of what the node's links lead to. None of them names another origin.
@@ -53,7 +54,10 @@ func table() map[string]right {
 		"DELETE /v1/pins": member,
 
 		// What all users share.
-		"POST /v1/evict": owner("evict", asRoot+"; what nobody reads goes by itself"),
-		"POST /v1/fsck":  owner("check a cache directory", asRoot),
+		// A volume names a device of this machine or a target, and a file with a secret.
+		"POST /v1/volumes":   owner("attach a volume", asRoot),
+		"DELETE /v1/volumes": owner("detach a volume", asRoot),
+		"POST /v1/evict":     owner("evict", asRoot+"; what nobody reads goes by itself"),
+		"POST /v1/fsck":      owner("check a cache directory", asRoot),
 	}
 }

@@ -109,6 +109,25 @@ type Disk struct {
 	Size Size
 }
 
+// Volumes are the devices that nodes share, behind the ring.
+type Volumes struct {
+	// Devices are the volumes to attach.
+	Devices []Volume
+	// Copies is on how many of them each block is written. 0 means 1.
+	Copies int
+	// All also writes what misses bring from the bucket. Otherwise blocks come to volumes when a disk evicts or
+	// declines them, and by warmup --to-volume.
+	All bool
+}
+
+// Volume is one volume.
+type Volume struct {
+	// URL is the path of a block device or file, or nvme+tcp://HOST:PORT/NQN.
+	URL string `json:"url"`
+	// SecretFile has this host's key for DH-HMAC-CHAP.
+	SecretFile string `json:"secret_file,omitempty"`
+}
+
 // Mount is one mount of the node's tree.
 type Mount struct {
 	// Dir is the mount point.

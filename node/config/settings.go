@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
@@ -32,6 +34,25 @@ func ClusterKey(r Membership) (secret.Key, bool, error) {
 	}
 	k, err := secret.ReadEnv(KeyVariable)
 	return k, err == nil, err
+}
+
+// ClusterID returns what the volumes of a cluster note, and what tells them from those of other clusters. It is made of
+// the cluster's name and, where there is one, of the fingerprint of its key.
+func ClusterID(r Membership) (id [16]byte, err error) {
+	name, fingerprint := cmp.Or(r.Cluster, members.DefaultCluster), ""
+	key, keyed, err := ClusterKey(r)
+	if err != nil {
+		return id, err
+	}
+	if keyed {
+		c, err := key.Cluster(name)
+		if err != nil {
+			return id, err
+		}
+		fingerprint = c.Fingerprint()
+	}
+	sum := sha256.Sum256([]byte("hearth volume\x00" + name + "\x00" + fingerprint))
+	return [16]byte(sum[:16]), nil
 }
 
 // RingProblems returns the keys whose settings are not valid, as the file names them, each with what is

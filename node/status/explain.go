@@ -29,6 +29,8 @@ type ExplainedBy struct {
 	Find      func(hearth.ID) (dir, kind string, unread bool)
 	Whole     func(*hearth.Object) (whole, verified bool)
 	WouldTake func(hearth.Block) (dir string, err error)
+	// Volume returns the address of a volume that has a block, or "". nil means that the node has no volumes.
+	Volume func(hearth.ID) string
 	// Mounts are the mounts that show the object.
 	Mounts []LendingMount
 	// Owners returns the names of the nodes that a block belongs to, by rank, and whether the first is this
@@ -104,6 +106,8 @@ type HeldRange struct {
 	// Unread means that the index of the file in Disk has not been read since the start. Only the index tells
 	// whether the file has the range.
 	Unread bool `json:"unread,omitempty"`
+	// Volume is the volume from which the range is read if no disk here has it. It is empty if none has it.
+	Volume string `json:"volume,omitempty"`
 	// Peer is the node of the ring that has on its disk what is not here. It is empty if none said so.
 	Peer string `json:"peer,omitempty"`
 }
@@ -120,7 +124,7 @@ type Lent struct {
 type NextRead struct {
 	Offset int64 `json:"offset"`
 	N      int64 `json:"n"`
-	// By is ram, disk, coalesced, peer, origin or end.
+	// By is ram, disk, coalesced, volume, peer, origin or end.
 	By string `json:"by"`
 	// Owners are the nodes of a ring that the bytes belong to, their owner first.
 	Owners []string `json:"owners,omitempty"`
@@ -190,7 +194,10 @@ func (n ExplainedBy) held(o *hearth.Object) []HeldRange {
 		if n.Find != nil {
 			blocks[i].Disk, blocks[i].Kind, blocks[i].Unread = n.Find(b.ID())
 		}
-		if h := &blocks[i]; !h.RAM && h.Disk == "" && o.Cacheable() {
+		if n.Volume != nil {
+			blocks[i].Volume = n.Volume(b.ID())
+		}
+		if h := &blocks[i]; !h.RAM && h.Disk == "" && h.Volume == "" && o.Cacheable() {
 			absent = append(absent, b)
 		}
 	}
@@ -199,12 +206,12 @@ func (n ExplainedBy) held(o *hearth.Object) []HeldRange {
 		peer = n.Peers(absent)
 	}
 	for i, h := range blocks {
-		if !h.RAM && h.Disk == "" {
+		if !h.RAM && h.Disk == "" && h.Volume == "" {
 			h.Peer = peer(o.Block(int64(i)).ID())
 		}
 		if len(all) > 0 {
 			last := &all[len(all)-1]
-			if last.RAM == h.RAM && last.Disk == h.Disk && last.Kind == h.Kind && last.Unread == h.Unread && last.Peer == h.Peer {
+			if last.RAM == h.RAM && last.Disk == h.Disk && last.Kind == h.Kind && last.Unread == h.Unread && last.Volume == h.Volume && last.Peer == h.Peer {
 				last.To = h.To
 				continue
 			}
@@ -275,6 +282,8 @@ func (n ExplainedBy) read(o *hearth.Object, offset int64) *NextRead {
 		r.here("disk", fmt.Sprintf("is served from %s (%s), verified against its checksums", dir, kind))
 	case n.Fetching(b.ID()):
 		r.here("coalesced", "waits, with others, for the GET of this block that is under way")
+	case mine && n.Volume != nil && n.Volume(b.ID()) != "":
+		r.here("volume", "is read from volume "+n.Volume(b.ID())+", verified against its checksums, and kept on disk if that has room")
 	case !mine && len(r.Owners) > 0:
 		r.here("peer", "asks node "+r.Owners[0]+", which it belongs to and which fetches it if need be; where that is silent, the next of "+strings.Join(r.Owners, ", ")+", and at last the bucket")
 	default:

@@ -28,6 +28,11 @@ func (s *Status) FindProblems() []string {
 				all = append(all, d.Full)
 			}
 		}
+		for _, v := range t.Volumes {
+			if says := v.problem(); says != "" {
+				all = append(all, says)
+			}
+		}
 	}
 	for _, p := range s.Pins {
 		if p.Lacks != "" {
@@ -53,6 +58,9 @@ func (s *Status) FindWarnings() (all []string) {
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
 			all = append(all, d.Slow, d.NoMemory)
+		}
+		for _, v := range t.Volumes {
+			all = append(all, v.warning())
 		}
 	}
 	all = append(all, ringWarnings(s.Ring)...)

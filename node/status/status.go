@@ -118,6 +118,8 @@ type Tier struct {
 	Written int64 `json:"written,omitempty"`
 	// Dirs are the directories of a disk tier.
 	Dirs []Dir `json:"dirs,omitempty"`
+	// Volumes are those of the tier of volumes.
+	Volumes []Volume `json:"volumes,omitempty"`
 }
 
 // Dir is one cache directory.

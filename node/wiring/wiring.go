@@ -13,8 +13,10 @@ import (
 
 // Wiring is what stands in the read side in the place of later tiers. nil means that nothing stands there.
 type Wiring struct {
-	// Volumes stands between the disk and the bucket.
+	// Volumes stands between the disk and the bucket. It keeps what the disk evicts, which the disk gives it by
+	// itself, and what the disk has no room for. With All it keeps everything that comes from the bucket.
 	Volumes hearth.Store
+	All     bool
 	// Ring routes reads to the nodes that own blocks. Mine reports whether this node owns a block. nil means
 	// that it owns all.
 	Ring Router
@@ -59,6 +61,8 @@ type Disk interface {
 	// if the device does not answer, stead is called, once, on a goroutine of its own, to take the caller's
 	// place. stead may run while the call lasts, and also after it if the device answers just then.
 	GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
+	// WouldTake is Takes for who asks and puts nothing: no policy hears of it. An error says why not.
+	WouldTake(b hearth.Block) (dir string, err error)
 }
 
 // alone is the Router of one node: it owns every block.
@@ -75,6 +79,8 @@ type Tiers struct {
 	// Reads is the source for this node's readers, and Own the source for its own blocks.
 	Reads, Own             *cache.Tier
 	backing, theirs, owned *cache.Tier
+	// Lasting has volumes keep blocks. They come from the disk, else from the bucket.
+	Lasting *cache.Tier
 	// Ring is the Router of the other nodes, or alone.
 	Ring Router
 }
@@ -86,18 +92,44 @@ func Wire(w Wiring, mem *cache.RAM, disk Disk, bucket hearth.Source) (*Tiers, er
 		ring = alone{}
 	}
 	t, asked := &Tiers{Ring: ring}, cache.Hot(mem.Stats().Budget)
-	t.backing = cache.Through(volumes, bucket, cache.Always)                      // what lasts
+	t.backing = cache.Through(volumes, bucket, lasts(w, disk))                    // what lasts
 	t.Own = cache.Through(disk, ring.Former(t.backing), cache.Keep(disk))         // this node's own blocks
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
 	t.owned = cache.Memory(mem, t.Own, served(mem, disk, asked))                  // what peers may Fill from
 	t.Reads = cache.Memory(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))   // what readers use
+	t.Lasting = cache.Through(volumes, cache.Through(disk, bucket, cache.Never), cache.Keep(volumes))
 	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready, Here: here(mem, disk, asked)})
 }
 
+// VolumeMisses counts the blocks that a read asked volumes for and that no volume had.
+func (t *Tiers) VolumeMisses() int64 { return t.backing.Stats().Misses }
+
 // Close ends the attempts in flight, each tier before what it reads from.
 func (t *Tiers) Close() {
-	for _, tier := range []*cache.Tier{t.Reads, t.owned, t.theirs, t.Own, t.backing} {
+	for _, tier := range []*cache.Tier{t.Lasting, t.Reads, t.owned, t.theirs, t.Own, t.backing} {
 		tier.Close()
+	}
+}
+
+// lasts admits to volumes what comes from the bucket: all that they take, or what comes whole and the disk has no
+// room for. That is what the disk would evict at once.
+func lasts(w Wiring, disk Disk) cache.Admit {
+	if w.Volumes == nil {
+		return cache.Never
+	}
+	keep := cache.Keep(w.Volumes)
+	if w.All {
+		return keep
+	}
+	return func(b hearth.Block, n int) bool {
+		if n > 0 && n < b.Len() || !keep(b, n) {
+			return false
+		}
+		if disk == nil {
+			return true
+		}
+		_, err := disk.WouldTake(b)
+		return err != nil
 	}
 }
 

@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -79,10 +80,11 @@ func (d *emptyDisk) Get(context.Context, hearth.Block, int, int) (*hearth.View, 
 	d.gets.Add(1)
 	return nil, hearth.ErrMiss
 }
-func (d *emptyDisk) Put(hearth.Block, *hearth.View) error { return nil }
-func (d *emptyDisk) Has(hearth.ID) bool                   { return false }
-func (d *emptyDisk) Takes(hearth.Block) bool              { return true }
-func (d *emptyDisk) Flush(context.Context) error          { return nil }
+func (d *emptyDisk) Put(hearth.Block, *hearth.View) error   { return nil }
+func (d *emptyDisk) Has(hearth.ID) bool                     { return false }
+func (d *emptyDisk) Takes(hearth.Block) bool                { return true }
+func (d *emptyDisk) Flush(context.Context) error            { return nil }
+func (d *emptyDisk) WouldTake(hearth.Block) (string, error) { return "", nil }
 
 func (d *emptyDisk) Keep(context.Context, hearth.Block, *hearth.View) error { return nil }
 
@@ -317,4 +319,78 @@ type anyBucket struct{ pool *hearth.Pool }
 
 func (b *anyBucket) Get(ctx context.Context, _ hearth.Block, _, n int) (*hearth.View, error) {
 	return b.pool.Alloc(ctx, n)
+}
+
+// fullDisk has no room.
+type fullDisk struct{ emptyDisk }
+
+func (*fullDisk) Takes(hearth.Block) bool                { return false }
+func (*fullDisk) WouldTake(hearth.Block) (string, error) { return "", errors.New("it is full") }
+
+// fakeVolumes count what they are given.
+type fakeVolumes struct {
+	emptyDisk
+	kept atomic.Int64
+}
+
+func (v *fakeVolumes) Put(hearth.Block, *hearth.View) error {
+	v.kept.Add(1)
+	return nil
+}
+
+func (v *fakeVolumes) Keep(context.Context, hearth.Block, *hearth.View) error {
+	return v.Put(hearth.Block{}, nil)
+}
+
+func TestWhatComesToVolumes(t *testing.T) {
+	// A block that misses goes to volumes if it comes whole and no disk has room for it, or always if all is to be
+	// kept there. What the disk takes goes there only once the disk evicts it. A warm-up of volumes puts it there.
+	pool := hearthtest.Pool(t, 64<<20)
+	mem := cache.NewRAM(pool, 32<<20)
+	t.Cleanup(mem.Close)
+	for name, c := range map[string]struct {
+		disk        Disk
+		all         bool
+		whole, part int64
+	}{
+		"room":         {&emptyDisk{}, false, 0, 0},
+		"a full disk":  {&fullDisk{}, false, 1, 0},
+		"no disk":      {nil, false, 1, 0},
+		"all":          {&emptyDisk{}, true, 1, 1},
+		"all, no room": {&fullDisk{}, true, 1, 1},
+	} {
+		vol := &fakeVolumes{}
+		tiers, err := Wire(Wiring{Volumes: vol, All: c.all}, mem, c.disk, hearthtest.Source(sourceFunc(func(n int) *hearth.View {
+			return hearth.NewView(make([]byte, n))
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := func(key string, n int) int64 {
+			before := vol.kept.Load()
+			v, err := tiers.Own.Get(t.Context(), hearthtest.NewObject(name+key, 20_000, 1).Block(0), 0, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Release()
+			return vol.kept.Load() - before
+		}
+		if got := read("whole", 20_000); got != c.whole {
+			t.Errorf("%s: a whole block is kept %d times", name, got)
+		}
+		if got := read("part", 100); got != c.part {
+			t.Errorf("%s: a block of which a part was read is kept %d times", name, got)
+		}
+		before := vol.kept.Load()
+		tiers.Lasting.Load(t.Context(), hearthtest.NewObject(name+"warm", 20_000, 1).Block(0), 1, func(_ hearth.Block, err error) bool {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			return true
+		})
+		if vol.kept.Load() == before {
+			t.Errorf("%s: a warm-up of volumes keeps nothing", name)
+		}
+		tiers.Close()
+	}
 }

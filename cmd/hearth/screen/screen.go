@@ -293,6 +293,10 @@ func details(s *status.Status) (lines []string) {
 				add("%s", d.Note)
 			}
 		}
+		for _, v := range x.Volumes {
+			add("volume %s %s: %s of %s, %s here, %d of %s known, %s %s", v.Address, v.Label, cli.Bytes(v.Used), cli.Bytes(v.Size), cli.Count(v.Blocks, "block"),
+				v.Learned, cli.Count(int64(v.Segments), "segment"), cmp.Or(v.Away, v.Stopped, "in use"), remote(v.Remote))
+		}
 	}
 	lines = append(lines, ringDetails(s.Ring)...)
 	lines = append(lines, s3Details(s.S3)...)
@@ -302,6 +306,14 @@ func details(s *status.Status) (lines []string) {
 	add("this process may use %s of memory%s, its Go heap %s; %d threads run at once%s", cli.Bytes(s.Memory.Limit), by(s.Memory.LimitBy),
 		cli.Bytes(s.Memory.Heap), s.Processors.Threads, by(s.Processors.LimitBy))
 	return lines
+}
+
+// remote is a volume's connection in words.
+func remote(r *status.Remote) string {
+	if r == nil {
+		return ""
+	}
+	return fmt.Sprintf("over %s (%s, %s of %d, %s)", r.Portal, r.Access, cli.Count(int64(r.Queues), "queue"), r.Depth, cli.Count(r.Connections, "connection"))
 }
 
 // by names the file from which a limit was read.

@@ -35,9 +35,6 @@ func Explain(name string) ([]Explained, error) {
 	for _, p := range Params() {
 		names = append(names, p.Key)
 		switch {
-		case p.Later() && (key == p.Key || strings.HasPrefix(key, p.Key+".")):
-			return nil, cli.Usagef("%s: %w", name, ErrLater)
-		case p.Later():
 		case key == p.Key, key == p.Variable(), p.Flag != "" && strings.TrimPrefix(key, "--") == p.Flag:
 			return []Explained{p.explained()}, nil
 		case strings.HasPrefix(p.Key, key+"."), strings.HasPrefix(p.Key, key+"[]"):
@@ -64,9 +61,7 @@ func Explain(name string) ([]Explained, error) {
 // Keys are the names of all keys of this version.
 func Keys() (all []string) {
 	for _, p := range Params() {
-		if !p.Later() {
-			all = append(all, p.Key)
-		}
+		all = append(all, p.Key)
 	}
 	return all
 }
@@ -138,6 +133,7 @@ func (p Param) sample() string {
 		return "bounded(60s)"
 	}
 	samples := map[string]string{
+		"volumes.devices[].url": "/dev/nvme1n1", "volumes.devices": "/dev/nvme1n1,nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1", "secret_file": "/etc/hearth/volume.secret", "copies": "2", "fill": "all",
 		"cache.disks[].path": "/nvme0/hearth", "mounts[].path": "/mnt/data",
 		"origin": "s3://bucket/prefix", "url": "s3://bucket/prefix", "endpoint": "http://host:9000", "region": "us-east-1",
 		"path_style": "true", "ca_file": "/etc/ssl/ours.pem", "identity": "ours", "connections": "128",

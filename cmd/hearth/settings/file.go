@@ -117,10 +117,16 @@ func (w *yamlWalk) walk(key string, n *yaml.Node) {
 		w.mapping(key, n)
 		return
 	case yaml.SequenceNode:
+		if key == "volumes" { // the short form
+			key = "volumes.devices"
+		}
 		w.sequence(key, n)
 		return
 	}
 	p, ok := w.rows[key]
+	if strings.HasSuffix(key, "[]") { // an element that is an address alone
+		p, ok = w.rows[key+".url"]
+	}
 	switch {
 	case !ok:
 		w.fail(n, "%s is not a single value", key)
@@ -147,12 +153,10 @@ func (w *yamlWalk) mapping(key string, n *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		child := strings.TrimPrefix(key+"."+k.Value, ".")
-		p, ok := w.rows[child]
+		_, ok := w.rows[child]
 		switch {
 		case seen[child]:
 			w.fail(k, "%s stands here twice", child)
-		case ok && p.Later():
-			w.fail(k, "%s: %v", child, ErrLater)
 		case !ok && !w.below(child+".") && !w.below(child+"[]"):
 			w.unknown(k, key, child)
 		default:
@@ -193,12 +197,14 @@ func (s *Settings) grow(key string) {
 		s.Mounts = append(s.Mounts, config.Mount{})
 	case "cache.disks":
 		s.Cache.Disks = append(s.Cache.Disks, config.Disk{})
+	case "volumes.devices":
+		s.Volumes.Devices = append(s.Volumes.Devices, config.Volume{})
 	}
 }
 
 // count is the number of elements of a list.
 func (s *Settings) count(key string) int {
-	return map[string]int{"links": len(s.Links), "mounts": len(s.Mounts), "cache.disks": len(s.Cache.Disks)}[key]
+	return map[string]int{"links": len(s.Links), "mounts": len(s.Mounts), "cache.disks": len(s.Cache.Disks), "volumes.devices": len(s.Volumes.Devices)}[key]
 }
 
 // indexed names the last element of a list: links[1].path for links[].path.

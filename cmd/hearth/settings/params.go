@@ -27,6 +27,7 @@ type Settings struct {
 	Mounts      []config.Mount
 	Admin       config.Admin
 	Ring        config.Membership
+	Volumes     config.Volumes
 	S3          s3gw.Setup
 	FuseWithout []string
 	// File is the configuration file that was read. "" means that there was none.
@@ -58,12 +59,8 @@ type Param struct {
 	Live bool
 	// FlagOnly says that it is about one command, so it is no key of the file.
 	FlagOnly bool
-	// set reads a value. nil means that the key is of a later version.
-	set func(*Settings, string) error
+	set      func(*Settings, string) error
 }
-
-// Later reports whether the key is of a later version: this one knows only its name.
-func (p Param) Later() bool { return p.set == nil }
 
 // Variable is the parameter's name in the environment. Elements of lists have none.
 func (p Param) Variable() string {
@@ -79,12 +76,12 @@ func (p Param) Group() string {
 	return g
 }
 
-// ErrLater says that a key or a verb is of a later version.
+// ErrLater says that a verb or a flag is of a later version.
 var ErrLater = errors.New("not in this version")
 
 // Params returns the table.
 func Params() []Param {
-	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), laterParams())
+	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), volumeParams())
 }
 
 // with makes a set function from a parser and a field.

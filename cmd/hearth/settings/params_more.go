@@ -1,12 +1,15 @@
 package settings
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/s3gw"
+	"github.com/hearthfs/hearth/volume"
 )
 
 func durationOf(field func(*Settings) *config.Origin) func(*Settings) *time.Duration {
@@ -138,11 +141,52 @@ func s3Params() []Param {
 	}
 }
 
-// laterParams are the keys of CLI.md that this version does not have.
-func laterParams() []Param {
-	var rows []Param
-	for _, key := range []string{"volumes"} {
-		rows = append(rows, Param{Key: key})
+// volumeParams are the rows about volumes.
+func volumeParams() []Param {
+	volume := func(s *Settings) *config.Volume { return &s.Volumes.Devices[len(s.Volumes.Devices)-1] }
+	return []Param{
+		{Key: "volumes.devices", Flag: "volumes", Kind: "list of DEVICE", Default: "none", Help: "devices that the nodes of a ring share behind their disks, with commas between them: a path, or nvme+tcp://HOST:PORT/NQN; in the file, a list at volumes is this one",
+			set: setVolumes},
+		{Key: "volumes.devices[].url", Kind: "url", Default: "none", Help: "path of a block device or file, or nvme+tcp://HOST:PORT/NQN",
+			set: with(text, func(s *Settings) *string { return &volume(s).URL })},
+		{Key: "volumes.devices[].secret_file", Kind: "path", Default: "none", Help: "file of this node's key for DH-HMAC-CHAP, for its owner alone; read again at each connection",
+			set: with(text, func(s *Settings) *string { return &volume(s).SecretFile })},
+		{Key: "volumes.copies", Flag: "volumes-copies", Kind: "number", Default: "1", Help: "on how many volumes each block is written",
+			set: with(parseCopies, func(s *Settings) *int { return &s.Volumes.Copies })},
+		{Key: "volumes.fill", Flag: "volumes-fill", Kind: "evicted or all", Default: "evicted", Help: "what is written to volumes beside hearth warmup --to-volume: what the disks of a node evict or have no room for, or also all that it reads from the bucket",
+			set: with(parseFill, func(s *Settings) *bool { return &s.Volumes.All })},
 	}
-	return rows
+}
+
+// setVolumes reads DEVICE,... as flags and the environment have it. A comma may also stand between
+// the portals of one target.
+func setVolumes(s *Settings, v string) error {
+	s.Volumes.Devices = nil
+	for _, part := range strings.Split(v, ",") {
+		part = strings.TrimSpace(part)
+		n := len(s.Volumes.Devices)
+		switch {
+		case part == "":
+			return errors.New("a volume has no address")
+		case n > 0 && !strings.HasPrefix(part, "/") && !strings.Contains(part, "://"):
+			s.Volumes.Devices[n-1].URL += "," + part
+		default:
+			s.Volumes.Devices = append(s.Volumes.Devices, config.Volume{URL: part})
+		}
+	}
+	return nil
+}
+
+func parseCopies(s string) (int, error) {
+	n, err := parseCount(s)
+	if err == nil && (n < 1 || n > volume.MaxVolumes) {
+		err = fmt.Errorf("%q copies: 1 to %d are possible", s, volume.MaxVolumes)
+	}
+	return n, err
+}
+
+// parseFill reads evicted or all, and returns true for all.
+func parseFill(s string) (bool, error) {
+	_, err := cli.Choice(s, "evicted", "all")
+	return s == "all", err
 }

@@ -30,9 +30,6 @@ at the next start unless the table says "at once".
 `)
 	group := ""
 	for _, p := range Params() {
-		if p.set == nil {
-			continue
-		}
 		if g := p.Group(); g != group {
 			group = g
 			fmt.Fprintf(&b, "\n## %s\n\n| key | flag | environment | value | default | effect |\n|---|---|---|---|---|---|\n", group)
@@ -50,12 +47,6 @@ at the next start unless the table says "at once".
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.Kind, p.Default, strings.ReplaceAll(help, "|", `\|`))
 	}
-	b.WriteString("\n## later\n\nThese keys are refused (\"not in this version\"): ")
-	var later []string
-	for _, p := range laterParams() {
-		later = append(later, code(p.Key))
-	}
-	b.WriteString(strings.Join(later, ", ") + ".\n")
 	return b.String()
 }
 

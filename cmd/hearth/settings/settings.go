@@ -27,9 +27,7 @@ func Load(cmd *cobra.Command) (*Settings, error) {
 	if err := s.readFile(cmd); err != nil {
 		return nil, err
 	}
-	if err := checkEnviron(os.Environ(), os.Stderr); err != nil {
-		return nil, err
-	}
+	checkEnviron(os.Environ(), os.Stderr)
 	for _, p := range Params() {
 		v, ok := os.LookupEnv(p.Variable())
 		if p.Variable() == "" || !ok || v == "" {
@@ -107,29 +105,21 @@ func otherVariables() []string {
 	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, s3gw.AccessVariable, s3gw.SecretVariable}
 }
 
-// checkEnviron refuses variables of a later version, and warns of those that look like one of ours.
+// checkEnviron warns of variables that look like one of ours.
 // Otherwise a typo would silently do nothing.
-func checkEnviron(environ []string, warn io.Writer) error {
+func checkEnviron(environ []string, warn io.Writer) {
 	known := otherVariables()
 	for _, p := range Params() {
 		known = append(known, p.Variable())
-	}
-	later := func(name string) bool {
-		return slices.ContainsFunc(laterParams(), func(p Param) bool {
-			return strings.HasPrefix(name+"_", "HEARTH_"+strings.ToUpper(p.Key)+"_")
-		})
 	}
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
 		switch {
 		case !strings.HasPrefix(name, "HEARTH_") || value == "" || slices.Contains(known, name):
-		case later(name):
-			return cli.Usagef("%s: %w", name, ErrLater)
 		default:
 			if near := cli.Nearest(name, known); near != "" {
 				_, _ = fmt.Fprintf(warn, "hearth: %s is no variable of hearth's and does nothing; the nearest is %s\n", name, near)
 			}
 		}
 	}
-	return nil
 }

@@ -78,11 +78,11 @@ func listed(names []string) string {
 // Values are the values in force of all keys, in the order of the table, with secrets removed from
 // URLs. here has the values of defaults that depend on the machine.
 func (s *Settings) Values(here map[string]string) (all []Value) {
-	rows := slices.DeleteFunc(Params(), func(p Param) bool { return p.Later() || strings.HasSuffix(p.Key, "origin.url") })
+	rows := slices.DeleteFunc(Params(), func(p Param) bool { return strings.HasSuffix(p.Key, "origin.url") })
 	for len(rows) > 0 {
 		list, _, inList := strings.Cut(rows[0].Key, "[]")
 		if !inList {
-			if rows[0].Key != "cache.disks" || s.elements("cache.disks") == 0 {
+			if !flagged(rows[0].Key) || s.elements(rows[0].Key) == 0 {
 				all = append(all, s.value(rows[0].Key, rows[0], here))
 			}
 			rows = rows[1:]
@@ -97,13 +97,16 @@ func (s *Settings) Values(here map[string]string) (all []Value) {
 				all = append(all, s.value(strings.Replace(p.Key, "[]", fmt.Sprintf("[%d]", i), 1), p, here))
 			}
 		}
-		if s.count(list) == 0 && list != "cache.disks" {
+		if s.count(list) == 0 && !flagged(list) {
 			all = append(all, Value{Key: list, Value: "none", Source: FromDefault})
 		}
 		rows = rows[n:]
 	}
 	return all
 }
+
+// flagged reports whether a list of elements may also be given as one value, by a flag.
+func flagged(list string) bool { return list == "cache.disks" || list == "volumes.devices" }
 
 // elements is the number of a list's elements that have keys of their own. A list that was given as
 // one value has none.

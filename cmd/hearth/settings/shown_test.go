@@ -119,11 +119,11 @@ func TestValuesOfAWS(t *testing.T) {
 
 func TestEveryKeyIsShown(t *testing.T) {
 	// With an element in each list no key of the table is left out.
-	s := ofCommand(t, "origin: s3://a\nlinks: [{path: /b, origin: s3://b}]\nmounts: [{path: /m}]\ncache: {disks: [{path: /d}]}\n")
+	s := ofCommand(t, "origin: s3://a\nlinks: [{path: /b, origin: s3://b}]\nmounts: [{path: /m}]\ncache: {disks: [{path: /d}]}\nvolumes: [/dev/nvme1n1]\n")
 	values := s.Values(nil)
 	for _, p := range Params() {
 		key := strings.Replace(p.Key, "[]", "[0]", 1)
-		if p.Later() || strings.HasSuffix(key, "origin.url") || key == "cache.disks" {
+		if strings.HasSuffix(key, "origin.url") || flagged(key) {
 			continue
 		}
 		if n := len(slices.DeleteFunc(slices.Clone(values), func(v Value) bool { return v.Key != key })); n != 1 {
@@ -135,7 +135,7 @@ func TestEveryKeyIsShown(t *testing.T) {
 func TestCheckGoesOn(t *testing.T) {
 	// A check names every error of a file with its line, in the file's order, and what it could read.
 	name := filepath.Join(t.TempDir(), "hearth.yaml")
-	text := "origin: s3://a\norgin: s3://b\ncache:\n  ram: lots\n  disks: [{path: /a, size: 5%}, {pth: /b}]\nvolumes: {}\nmounts: {}\nlinks: 5\nlog: {level: loud}\n"
+	text := "origin: s3://a\norgin: s3://b\ncache:\n  ram: lots\n  disks: [{path: /a, size: 5%}, {pth: /b}]\nvolumes: {copies: many}\nmounts: {}\nlinks: 5\nlog: {level: loud}\n"
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestCheckGoesOn(t *testing.T) {
 		lines = append(lines, what)
 	}
 	want := []string{"2: unknown key orgin", `4: cache.ram: "lots" is not a size such as 512MiB, 1.5TB or 20%`, "5: unknown key cache.disks[].pth",
-		"6: volumes: not in this version", "7: mounts has no keys below it", "8: links is not a single value", `9: log.level: "loud" is not one of debug, info, warn, error`}
+		`6: volumes.copies: "many" is not a number`, "7: mounts has no keys below it", "8: links is not a single value", `9: log.level: "loud" is not one of debug, info, warn, error`}
 	if !slices.Equal(lines, want) {
 		t.Errorf("problems %q\nwant %q", lines, want)
 	}
@@ -178,9 +178,6 @@ func TestSummary(t *testing.T) {
 func TestExamplesAreTaken(t *testing.T) {
 	// Every key has an example, and a file or a command that has it in it is understood.
 	for _, p := range Params() {
-		if p.Later() {
-			continue
-		}
 		e := p.explained()
 		if p.FlagOnly {
 			if err := p.set(&Settings{}, p.sample()); err != nil || !strings.Contains(e.Example, e.Flag) {
@@ -212,12 +209,12 @@ func TestExplainFindsKeys(t *testing.T) {
 		t.Errorf("a group: %+v, %v", all, err)
 	}
 	for name, want := range map[string]string{
-		"cache.rma":    "the nearest is cache.ram",
-		"orign":        "the nearest is origin",
-		"bandwidth":    "",
-		"scrub_every":  "there is: cache.scrub_every",
-		"volumes":      "not in this version",
-		"zzzzzzzzzzzz": "hearth config show lists all",
+		"cache.rma":     "the nearest is cache.ram",
+		"orign":         "the nearest is origin",
+		"bandwidth":     "",
+		"scrub_every":   "there is: cache.scrub_every",
+		"volumes.copys": "the nearest is volumes.copies",
+		"zzzzzzzzzzzz":  "hearth config show lists all",
 	} {
 		all, err := Explain(name)
 		if want == "" && (err != nil || len(all) != 1) || want != "" && (cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), want)) {

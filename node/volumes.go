@@ -1,0 +1,176 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/volume"
+)
+
+// makeVolumes makes the node's set of volumes, without any. The disk tier gives it what it evicts.
+func (n *Node) makeVolumes() {
+	owns := func(volume [16]byte, span int) bool { // placed as the extents of an object are
+		return n.owner.owns(hearth.ID{Version: volume, Index: int64(span) * hearth.ExtentBlocks})
+	}
+	n.volumes = volume.NewSet(volume.SetOptions{Copies: n.config.Volumes.Copies, Told: n.tellVolume, Who: n.who,
+		Options: volume.Options{Pool: n.pool, Mine: n.owner.owns, Owns: owns}})
+}
+
+// openVolumes begins to attach the configured volumes.
+func (n *Node) openVolumes() error {
+	for _, v := range n.config.Volumes.Devices {
+		if _, err := n.attach(v); err != nil {
+			return err
+		}
+	}
+	if n.ring != nil {
+		n.group.Go(func() error {
+			n.followPlaces(n.ctx)
+			return nil
+		})
+	}
+	return nil
+}
+
+// attach begins to attach a volume.
+func (n *Node) attach(v config.Volume) (*volume.Attachment, error) {
+	address, err := volume.ParseAddress(v.URL)
+	if err != nil {
+		return nil, usage("%v", err)
+	}
+	a, err := n.volumes.Attach(volume.Spec{Address: address, SecretFile: v.SecretFile})
+	if err != nil {
+		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error()}
+	}
+	return a, nil
+}
+
+// placesEvery is how often a node looks whether blocks belong to other nodes now.
+const placesEvery = time.Second
+
+// followPlaces has volumes learn again what they hold for this node, whenever blocks belong to other nodes.
+func (n *Node) followPlaces(ctx context.Context) {
+	tick := time.NewTicker(placesEvery)
+	defer tick.Stop()
+	var known time.Time
+	for {
+		if t := n.ring.Table(); t != nil && t.Changed != known {
+			known = t.Changed
+			if err := n.volumes.Relearn(ctx); err != nil {
+				return // the node ends
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tellVolume logs how a volume is.
+func (n *Node) tellVolume(a *volume.Attachment) {
+	s := a.Stats()
+	switch {
+	case s.Why != nil:
+		n.events.Trouble("volume "+s.Address, "volume is not attached; it is tried again", "volume", s.Address, "cause", s.Why)
+	case s.State.Away != nil:
+		n.events.Trouble("volume "+s.Address, "volume is out of use; it is tried again", "volume", s.Address, "cause", s.State.Away)
+	case s.State.Stopped != nil:
+		n.events.Trouble("volume "+s.Address, "volume takes no writes; it is tried again", "volume", s.Address, "cause", s.State.Stopped)
+	case s.State.Learned == s.State.All:
+		n.events.Info("volume is in use", "volume", s.Address, "label", s.Info.Label, "id", hex.EncodeToString(s.Info.ID[:4]), "blocks", s.Stats.Blocks)
+	}
+}
+
+// volumeTier returns the volumes' part of the status. It is nil if the node has none.
+func (n *Node) volumeTier() *status.Tier {
+	all := n.volumes.All()
+	if len(all) == 0 {
+		return nil
+	}
+	t := &status.Tier{Name: "volume"}
+	for _, a := range all {
+		v := status.VolumeOf(a.Stats())
+		t.Volumes = append(t.Volumes, v)
+		t.Used += v.Used
+		t.Budget += v.Size
+		t.Hits += v.Hits
+		t.HitBytes += v.HitBytes
+		t.Written += v.Written
+		t.Errors += v.Errors + v.Lost
+	}
+	t.Misses = n.tiers.VolumeMisses()
+	return t
+}
+
+// volumeRoutes adds the admin API's part about volumes.
+func (n *Node) volumeRoutes(answer func(string, func(*http.Request) (any, error))) {
+	answer("GET /v1/volumes", func(*http.Request) (any, error) {
+		if t := n.volumeTier(); t != nil {
+			return t.Volumes, nil
+		}
+		return []status.Volume{}, nil
+	})
+	answer("POST /v1/volumes", func(r *http.Request) (any, error) {
+		var v config.Volume
+		d := json.NewDecoder(r.Body)
+		d.DisallowUnknownFields()
+		if err := d.Decode(&v); err != nil {
+			return nil, usage("attach a volume: %v", err)
+		}
+		return n.attachNow(r.Context(), v)
+	})
+	answer("DELETE /v1/volumes", func(r *http.Request) (any, error) {
+		name := r.FormValue("name")
+		a := n.volumes.Find(name)
+		if a == nil {
+			return nil, &admin.Error{Kind: admin.KindNotFound, Message: fmt.Sprintf("no volume of this node is %q, or several are; hearth volume list names them", name)}
+		}
+		n.volumes.Detach(a)
+		return status.VolumeOf(a.Stats()), nil
+	})
+}
+
+// attachNow attaches a volume that somebody asks for, who waits and hears why it fails. A volume that cannot be
+// attached at once is not kept.
+func (n *Node) attachNow(ctx context.Context, v config.Volume) (any, error) {
+	a, err := n.attach(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.Tried(ctx); err != nil {
+		n.volumes.Detach(a)
+		kind := admin.KindFailed
+		if errors.Is(err, volume.ErrForeign) || errors.Is(err, volume.ErrNoVolume) || errors.Is(err, volume.ErrNewer) {
+			kind = admin.KindRefused
+		}
+		return nil, &admin.Error{Kind: kind, Message: err.Error(), Cause: err}
+	}
+	return status.VolumeOf(a.Stats()), nil
+}
+
+// who returns the cluster's id and the node's. The node notes its own in the segments that it writes, and targets
+// know it by that. A node without a disk has a random one.
+func (n *Node) who() (cluster, node [16]byte, err error) {
+	if cluster, err = config.ClusterID(n.config.Ring); err != nil {
+		return cluster, node, err
+	}
+	if n.disk != nil {
+		if b, err := hex.DecodeString(n.disk.NodeID()); err == nil && copy(node[:], b) == len(node) {
+			return cluster, node, nil
+		}
+	}
+	_, _ = rand.Read(node[:]) // it never fails (crypto/rand)
+	return cluster, node, nil
+}
