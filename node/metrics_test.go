@@ -77,7 +77,7 @@ func labels() map[string]string {
 		"fault":   "S3's code of what was wrong, such as `SignatureDoesNotMatch`, `AccessDenied`, `SlowDown`; some tens",
 		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
 		"peer":    "names of nodes: the " + strconv.Itoa(ring.Most) + " with most traffic, and `other` for all further ones",
-		"by":      "`ram`, `disk` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered); of S3 clients `cache` and `bucket`",
+		"by":      "`ram`, `disk`, `volume` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered); of S3 clients `cache` and `bucket`",
 		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(ring.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
@@ -88,7 +88,9 @@ func labels() map[string]string {
 		"news":      "`told` (each node counts), `heard` (from a node), `asked` (of the owner or the bucket, for what was heard), `lost` (a node did not answer, or too many waited: it learns when its names' time is over)",
 		"outcome":   "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`, `archived` (to be restored first)",
 		"purpose":   "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
-		"tier":      "`ram`, `disk`",
+		"tier":      "`ram`, `disk`, `volume`",
+		"volume":    "addresses of volumes, 16 at most",
+		"io":        "`read`, `write`, `flush`, `discard`",
 		"told":      "`asked` (of their owner), `bucket` (it was asked instead), `told` (another node), `refused` (to another node: the directory is not this one's, or memory is short), `failed` (to another node: this one's bucket did not answer)",
 		"version":   "the version of the node",
 		"go":        "a release of Go",
@@ -122,6 +124,8 @@ hearth_s3_header_asks_total hearth_s3_header_hits_total hearth_s3_headers hearth
 hearth_scrub_bad_total hearth_scrub_failed_total
 hearth_tier_errors_total hearth_tier_hits_total hearth_tier_misses_total
 hearth_uncached_reads_total
+hearth_volume_blocks hearth_volume_connections_total hearth_volume_dropped_total hearth_volume_errors_total hearth_volume_hits_total hearth_volume_in_flight hearth_volume_kept_total hearth_volume_lost_total
+hearth_volume_moved_total hearth_volume_operation_errors_total hearth_volume_operations_total hearth_volume_outages_total hearth_volume_reclaimed_total hearth_volume_repeated_total hearth_volume_unindexed
 hearth_warmup_files_total hearth_warmup_running_jobs
 hearth_warnings`
 

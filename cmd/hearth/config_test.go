@@ -129,7 +129,7 @@ func TestConfigRefusals(t *testing.T) {
 		"config zzzzz":                      {2, "see hearth config --help"},
 		"config explain":                    {2, "KEY is missing: hearth config explain KEY"},
 		"config explain cache.rma":          {2, "the nearest is cache.ram"},
-		"config explain volumes.dev":        {2, "the nearest is volumes.devices"},
+		"config explain volumes.copis":      {2, "the nearest is volumes.copies"},
 		"config validate /does/not/exist":   {4, "/does/not/exist"},
 		"config show --config /not/there":   {2, "read the configuration"},
 		"config show -o xml":                {2, "not one of table, json, jsonl"},

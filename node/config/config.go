@@ -120,7 +120,7 @@ type Volumes struct {
 	All bool
 }
 
-// Volume is one volume.
+// Volume says where a volume is.
 type Volume struct {
 	// URL is the path of a block device or file, or nvme+tcp://HOST:PORT/NQN.
 	URL string `json:"url"`

@@ -266,7 +266,7 @@ type Egress struct {
 	// Asked is by purpose: "readers" (read-ahead included), "warm_up" (fetches and the bytes that they
 	// brought), "names" (HEAD and LIST).
 	Asked map[string]Requests `json:"asked"`
-	// Avoided is by what made it needless: "ram" and "disk" (reads that the tier answered), "joined" (reads
+	// Avoided is by what made it needless: "ram", "disk" and "volume" (reads that the tier answered), "joined" (reads
 	// that waited for a fetch which another reader had begun).
 	Avoided map[string]Requests `json:"avoided"`
 }

@@ -49,8 +49,8 @@ type Volume struct {
 	Errors    int64 `json:"errors"`
 	Outages   int64 `json:"outages"`
 	Unindexed int64 `json:"unindexed"`
-	// PaceUS is the mean time of a read in microseconds, without that of its bytes.
-	PaceUS int64 `json:"pace_us"`
+	// PaceS is the mean time of a read in seconds, without that of its bytes.
+	PaceS float64 `json:"pace_s"`
 	// Remote is the connection to a target. It is nil for files and block devices.
 	Remote *Remote `json:"remote,omitempty"`
 }
@@ -81,7 +81,7 @@ type RemoteOperation struct {
 
 // VolumeOf is what the status says of an attachment.
 func VolumeOf(a volume.AttachmentStats) Volume {
-	v := Volume{Address: a.Address, PaceUS: a.Pace.Microseconds()}
+	v := Volume{Address: a.Address, PaceS: a.Pace.Seconds()}
 	if a.Remote != nil {
 		v.Remote = remoteOf(a.Remote)
 	}
