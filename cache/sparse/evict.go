@@ -32,43 +32,89 @@ func (f *Files) Evict(c Candidate) (freed int64) {
 // is read. It does nothing, and returns 0, while the extent is being written or the file is open
 // elsewhere.
 func (f *Files) EvictExtent(id hearth.ID) (freed int64) {
+	return f.EvictTo(id, nil, nil)
+}
+
+// EvictTo is EvictExtent that first reads what goes. It asks wants about each held block of the extent,
+// or of the object if that goes as a whole. It calls give with each wanted block, whole and verified,
+// and releases the View afterwards. These reads are no uses. A bad block is reported and not given, and
+// one without memory in the Pool is not given. Both functions are called without locks. A nil wants
+// means that nothing is read.
+func (f *Files) EvictTo(id hearth.ID, wants func(hearth.ID) bool, give func(hearth.ID, *hearth.View)) (freed int64) {
 	x, err := f.acquire(context.Background(), id.Version)
 	if err != nil {
 		return 0
 	}
-	n := int64(0)
-	f.mu.Lock()
-	who := f.readersLocked(x)
-	if who == someReaders {
+	if wants != nil {
+		f.mu.Lock()
+		r, _, _ := f.victimLocked(x, id)
 		f.mu.Unlock()
-		f.unpin(x)
-		return 0
+		f.passOn(x, r, wants, give)
 	}
-	whole, filled := f.sample.single(x) || who == anyReaders, x.whole
-	first := id.Extent() * hearth.ExtentBlocks
-	claimed := !whole && id.Index >= 0 && first < x.blocks()
+	f.mu.Lock()
+	r, whole, who := f.victimLocked(x, id)
+	filled, claimed := x.whole, !whole && r.n > 0
 	if claimed {
 		e := &x.extents[id.Extent()]
-		if claimed = e.writers == 0 && e.have != 0; claimed {
-			e.writers = punching
-			x.remove(e, e.have)
-			n = min(hearth.ExtentBlocks, x.blocks()-first)
-			f.sample.update(x)
-		}
+		e.writers = punching
+		x.remove(e, e.have)
+		f.sample.update(x)
 	}
 	f.mu.Unlock()
 	if claimed {
-		freed = f.punch(x, run{first: first, n: int(n)}, who)
+		freed = f.punch(x, r, who)
 		f.counts.evicted.Add(freed)
 		f.mu.Lock()
 		x.extents[id.Extent()].writers = 0
 		f.mu.Unlock()
 	}
-	freed += f.unpin(x)                           // the last extent removes the files
-	if whole || filled && claimed && freed == 0 { // the file system punches no holes
+	if filled && claimed && freed == 0 { // the file system punches no holes
+		whole = true
+		if wants != nil {
+			f.passOn(x, x.all(), wants, give)
+		}
+	}
+	freed += f.unpin(x) // the last extent removes the files
+	if whole && freed == 0 {
 		return f.EvictObject(id.Version)
 	}
 	return freed
+}
+
+// victimLocked returns the blocks that an eviction takes for id now, and who may read the file. whole
+// means that the object goes with all of them.
+func (f *Files) victimLocked(x *object, id hearth.ID) (r run, whole bool, who readers) {
+	who = f.readersLocked(x)
+	first := id.Extent() * hearth.ExtentBlocks
+	switch {
+	case who == someReaders:
+	case f.sample.single(x) || who == anyReaders:
+		return x.all(), true, who
+	case id.Index >= 0 && first < x.blocks():
+		if e := &x.extents[id.Extent()]; e.writers == 0 && e.have != 0 {
+			r = run{first: first, n: int(min(hearth.ExtentBlocks, x.blocks()-first))}
+		}
+	}
+	return r, false, who
+}
+
+func (x *index) all() run { return run{n: int(x.blocks())} }
+
+// passOn reads those blocks of a run that are held and wanted. The caller holds a ref.
+func (f *Files) passOn(x *object, r run, wants func(hearth.ID) bool, give func(hearth.ID, *hearth.View)) {
+	for i := r.first; i < r.first+int64(r.n); i++ {
+		id := x.id(i)
+		f.mu.Lock()
+		held := x.holds(i)
+		f.mu.Unlock()
+		if !held || !wants(id) {
+			continue
+		}
+		if v, err := f.read(context.Background(), x, span{index: i, n: x.blockLen(i), last: true}); err == nil {
+			give(id, v)
+			v.Release()
+		}
+	}
 }
 
 // EvictObject unlinks an object once no call uses it and nobody has its file open. It returns the

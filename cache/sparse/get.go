@@ -38,6 +38,9 @@ type span struct {
 	off, n int
 	// hit means that the policy counts the read as a use.
 	hit bool
+	// last means that the block is about to be evicted. The read waits for no memory, and a bad block
+	// is only reported.
+	last bool
 	// flushed means that the page cache was written and dropped before, so that even a buffered
 	// read comes from the device.
 	flushed bool
@@ -51,12 +54,12 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 	}
 	var want sums
 	if err := f.readRecord(x, s.index, &want); err != nil {
-		return nil, f.lose(x, s.index, holes, err)
+		return nil, f.bad(x, s, holes, err)
 	}
 	length := x.blockLen(s.index)
 	lo := s.off &^ (hearth.PieceSize - 1)
 	hi := min((s.off+s.n+hearth.PieceSize-1)&^(hearth.PieceSize-1), length)
-	v, err := f.opt.Alloc(ctx, alignUp(hi-lo))
+	v, err := f.alloc(ctx, s, alignUp(hi-lo))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +69,7 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 	}
 	if err != nil {
 		v.Release()
-		return nil, f.lose(x, s.index, holes, err)
+		return nil, f.bad(x, s, holes, err)
 	}
 	f.counts.deviceBytes.Add(int64(v.Len()))
 	if !known && hi-lo == length && (direct || s.flushed) {
@@ -82,6 +85,16 @@ func (f *Files) read(ctx context.Context, x *object, s span) (*hearth.View, erro
 		got.Sums().Store(&sums)
 	}
 	return got, nil
+}
+
+func (f *Files) alloc(ctx context.Context, s span, n int) (*hearth.View, error) {
+	if !s.last {
+		return f.opt.Alloc(ctx, n)
+	}
+	if v := f.opt.Pool.TryAlloc(n); v != nil {
+		return v, nil
+	}
+	return nil, hearth.ErrMiss
 }
 
 // hit looks the block up. known means that it was verified already.
@@ -163,6 +176,20 @@ func (f *Files) vouch(x *object, index int64, holes uint64) {
 	}
 }
 
+// bad reports a block that a read has found bad, and drops it unless it is about to be evicted.
+func (f *Files) bad(x *object, s span, holes uint64, err error) error {
+	if !s.last {
+		return f.lose(x, s.index, holes, err)
+	}
+	f.mu.Lock()
+	stands := x.holes == holes && x.holds(s.index)
+	f.mu.Unlock()
+	if !stands {
+		return hearth.ErrMiss
+	}
+	return f.damaged(x, s.index, err)
+}
+
 // lose drops a block whose bytes or record are damaged, or cannot be read. If the index changed
 // during the read, the bytes may just have been punched: a miss. The bytes of a file that may be
 // read directly stay. Damage is a miss, too. An error of the device is returned, since a device
@@ -188,6 +215,11 @@ func (f *Files) lose(x *object, index int64, holes uint64, err error) error {
 		e.writers = 0
 		f.mu.Unlock()
 	}
+	return f.damaged(x, index, err)
+}
+
+// damaged counts and reports a bad block. The error is that of its read.
+func (f *Files) damaged(x *object, index int64, err error) error {
 	f.noteDamage(x.dataName(), index, err, 1)
 	if errors.Is(err, errDamaged) {
 		return hearth.ErrMiss

@@ -23,6 +23,7 @@
 //   - As long as a file is not whole, eviction punches its extents freely.
 //   - A whole file is evicted as a whole, by unlink, once nobody reads it or has it open. With
 //     Options.Shared its extents are evicted one by one, as before.
+//   - EvictTo reads what goes before it goes, and gives it away.
 //   - LocalFile lends a file that is whole and verified. A block is verified if this process wrote
 //     it by O_DIRECT: it computed the checksums from the bytes that it wrote, and the device took
 //     them. It is also verified if this process read it back from the device and found it right.
