@@ -68,6 +68,8 @@ type counters struct {
 	errors           atomic.Int64
 	stalls           atomic.Int64
 	mended           atomic.Int64
+
+	spilled, spilledBytes atomic.Int64
 }
 
 // newDirectory opens a directory. It fails if a person must decide. A device that fails ejects the

@@ -20,6 +20,11 @@
 // when budget or floor have shrunk, the policy only gives the order of eviction. Blocks of replaced
 // versions and blocks of other nodes make room for a Put too.
 //
+// What eviction takes can go to Options.Spill, such as a remote volume. Right before an entry goes, the
+// writer goroutine reads and verifies each of its blocks that Spill wants, and offers it. It waits for
+// no memory and not for Spill: a block that cannot be offered at once is only evicted. Blocks of
+// replaced versions, of other nodes, of forgotten objects and without an index are never offered.
+//
 // Errors of a disk never reach readers: they are counted, and the block is declined or missed.
 // Eight in a row within 30 s eject the directory: failed writes end writing to it, failed reads end
 // reading as well. Its objects then go to the directory of the next rank. It is tried again later:
@@ -92,6 +97,8 @@ type Options struct {
 	// Unknown reports that the pins are not known yet; until then nothing is evicted. nil means
 	// that they are known.
 	Unknown func() bool
+	// Spill is where blocks go that eviction takes from the disk. nil means nowhere.
+	Spill Spill
 	// Events are called about what an operator should know.
 	Events Events
 	// Check is the time between two looks at space and health when nothing is written. 0 means 2 s.

@@ -18,6 +18,7 @@ type packedArea struct {
 	log     *segment.Log
 	entries []segment.Entry // reused by put; only the writer uses it
 	clock   clock
+	of      *directory
 }
 
 func openPacked(d *directory) (area, error) {
@@ -30,7 +31,7 @@ func openPacked(d *directory) (area, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &packedArea{log: log, clock: d.clock}, nil
+	return &packedArea{log: log, clock: d.clock, of: d}, nil
 }
 
 // openFiles returns how many segments stay open: all of them, if that leaves three quarters of the
@@ -72,8 +73,22 @@ func (a *packedArea) sample(r uint64, n int, each func(entry)) {
 // evict may free nothing at once: small blocks share pages.
 func (a *packedArea) evict(id hearth.ID) bool {
 	held := a.log.Has(id)
+	if held && a.of.spills(id) {
+		a.spill(id)
+	}
 	a.log.Evict(id)
 	return held
+}
+
+func (a *packedArea) spill(id hearth.ID) {
+	v, err := a.log.Peek(id)
+	switch {
+	case err == nil:
+		a.of.spill(id, v)
+		v.Release()
+	case !errors.Is(err, hearth.ErrMiss):
+		a.of.readFailed(err)
+	}
 }
 
 func (a *packedArea) forget(version [16]byte, blocks int64) {

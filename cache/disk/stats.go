@@ -49,6 +49,8 @@ type DirStats struct {
 	// Declined counts blocks that were offered and not taken, or not fetched whole since the device
 	// was behind. Evicted counts evicted entries: blocks, extents, whole files or versions.
 	Declined, Evicted int64
+	// Spilled counts evicted blocks that Options.Spill was offered and took, SpilledBytes their bytes.
+	Spilled, SpilledBytes int64
 	Faults
 	// Ejected says that no writes go here now, and Cause says why. Reading says that the content is
 	// still read.
@@ -78,6 +80,7 @@ func (d *directory) stats() DirStats {
 		Used: d.used.Load(), Limit: d.limit.Load(), Queued: d.queue.Pending(),
 		Hits: d.hits.Load(), HitBytes: d.hitBytes.Load(), PutBytes: d.putBytes.Load(),
 		Declined: d.declined.Load(), Evicted: d.evicted.Load(),
+		Spilled: d.spilled.Load(), SpilledBytes: d.spilledBytes.Load(),
 		Faults:  Faults{Errors: d.errors.Load(), Stalls: d.stalls.Load(), Hanging: int64(d.guard.Left()), Mended: d.mended.Load(), Waited: d.guard.Waited()},
 		Scrub:   d.scrub.Stats(),
 		Reading: true, Replaces: d.policy.Replaces(),

@@ -18,7 +18,7 @@ type blocks interface {
 	put(items []queueItem) error
 	// sample calls each with up to n pseudo-random entries.
 	sample(r uint64, n int, each func(entry))
-	// evict evicts a sampled entry and reports whether it was still there.
+	// evict offers a sampled entry to Options.Spill, evicts it, and reports whether it was still there.
 	evict(id hearth.ID) bool
 }
 

@@ -18,6 +18,7 @@ import (
 type wholeArea struct {
 	files   *sparse.Files
 	damaged func(file string, cause error)
+	of      *directory
 }
 
 func openWhole(d *directory) (area, error) {
@@ -33,7 +34,7 @@ func openWhole(d *directory) (area, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wholeArea{files, o.Events.Damaged}, nil
+	return wholeArea{files, o.Events.Damaged, d}, nil
 }
 
 // ifDevice calls sick for an error of the device. Damaged bytes say nothing about the device.
@@ -91,7 +92,12 @@ func (a wholeArea) sample(r uint64, n int, each func(entry)) {
 }
 
 // evict evicts the extent, or the whole object if its file is whole and the node in no ring.
-func (a wholeArea) evict(id hearth.ID) bool { return a.files.EvictExtent(id) > 0 }
+func (a wholeArea) evict(id hearth.ID) bool {
+	if a.of.opt.Spill == nil {
+		return a.files.EvictExtent(id) > 0
+	}
+	return a.files.EvictTo(id, a.of.spills, a.of.spill) > 0
+}
 
 func (a wholeArea) forget(version [16]byte, _ int64) { a.files.EvictObject(version) }
 
