@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -409,6 +410,57 @@ func (r *spillRig) flush() {
 	r.t.Helper()
 	if err := r.Flush(r.t.Context()); err != nil {
 		r.t.Fatal(err)
+	}
+}
+
+// makeSick makes each read of the directory's open segments fail with EIO: the descriptors get to read
+// our own memory, where nothing is mapped.
+func (r *spillRig) makeSick() {
+	r.t.Helper()
+	memory, err := os.Open("/proc/self/mem")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = memory.Close() }()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	dir, err := filepath.EvalSymlinks(segmentsPath(r.dir))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range fds {
+		name, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		if fd, err := strconv.Atoi(e.Name()); err == nil && filepath.Dir(name) == dir {
+			if err := unix.Dup3(int(memory.Fd()), fd, unix.O_CLOEXEC); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestADeviceThatFailsReadsBeforeEvictionsIsOut(t *testing.T) {
+	// Eight reads in a row fail that were for the volume only. The directory is out of use as after
+	// reads of readers, nothing more is read for the volume, and eviction goes on.
+	var ejected, returned atomic.Int64
+	var f atomic.Pointer[fakeSpill]
+	asked := func() int64 { n, _ := f.Load().counts(); return int64(n) }
+	r := newSpillRig(t, Options{Events: Events{
+		Ejected:  func(string, error) { ejected.CompareAndSwap(0, asked()) },
+		Returned: func(string) { returned.CompareAndSwap(0, asked()) },
+	}}, 80<<20)
+	f.Store(r.spill)
+	for i := range 3 * ejectAfter {
+		r.keep(small(i, 100_000))
+	}
+	r.makeSick()
+	r.empty()
+	if !hearthtest.Eventually(t.Context(), watchdog, func() bool { return returned.Load() > 0 }) {
+		t.Fatalf("it never returned: %+v", r.stats())
+	}
+	if ejected.Load() != ejectAfter || returned.Load() != ejectAfter || r.stats().Errors < ejectAfter {
+		t.Errorf("asked %d times before it was ejected, %d before it returned: %+v", ejected.Load(), returned.Load(), r.stats())
 	}
 }
 
