@@ -19,6 +19,8 @@
 // evicted or moved meanwhile, and Get tries again. If not, the bytes are bad; the block is dropped
 // and counted.
 //
+// Peek reads a whole block that is about to be evicted. It changes nothing, not even the policy's State.
+//
 // Evict removes a block from the index and appends a tombstone of 16 bytes to the file of deaths.
 // Only Sync syncs that file. After a power loss an evicted block may be there again; its bytes are
 // right or do not verify. Then Evict punches the pages that no live record needs. It does so even

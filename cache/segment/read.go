@@ -60,6 +60,30 @@ func (l *Log) Get(ctx context.Context, id hearth.ID, blockLen, off, n int) (*hea
 	return nil, hearth.ErrMiss
 }
 
+// Peek returns a whole block, verified, for a caller that is about to evict it. It is no use of the
+// block, never waits for memory, and drops no block. hearth.ErrMiss means that the block is not held,
+// that its bytes are bad, or that the Pool has no memory now. Other errors come from the device.
+func (l *Log) Peek(id hearth.ID) (*hearth.View, error) {
+	p, ok := l.index.Get(id, nil)
+	if !ok {
+		return nil, hearth.ErrMiss
+	}
+	r := record.ReadAll(p.Note(id))
+	v := l.pool.TryAlloc(r.Len())
+	if v == nil {
+		return nil, hearth.ErrMiss
+	}
+	defer v.Release()
+	all, err := l.read(&r, p.Slot, v)
+	if !errors.Is(err, record.ErrMismatch) {
+		return all, err
+	}
+	if at, ok := l.index.Get(id, nil); ok && at == p && !errors.Is(err, record.ErrEvicted) { // else it moved or went
+		l.corrupt(p.Slot, p.Note(id))
+	}
+	return nil, hearth.ErrMiss
+}
+
 // corrupt counts a block that did not verify, and reports it.
 func (l *Log) corrupt(slot uint32, n record.Note) {
 	l.counters.corrupt.Add(1)
