@@ -260,6 +260,7 @@ func (n *Node) openDisk() error {
 	n.jobs.pins = &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}
 	pinned := func(id hearth.ID) bool { return n.jobs.pins.Has(id.Version) }
 	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events(n.events.OfDisk())}
+	o.Spill = n.volumes
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if n.config.Ring.On() {
 		o.Owns = n.owner.owns

@@ -17,13 +17,16 @@ import (
 	"github.com/hearthfs/hearth/volume"
 )
 
+// mostQueued bounds the bytes of blocks that wait to be written to one volume. In a small cache it is less.
+const mostQueued = 16 << 20
+
 // makeVolumes makes the node's set of volumes, without any. The disk tier gives it what it evicts.
 func (n *Node) makeVolumes() {
 	owns := func(volume [16]byte, span int) bool { // placed as the extents of an object are
 		return n.owner.owns(hearth.ID{Version: volume, Index: int64(span) * hearth.ExtentBlocks})
 	}
 	n.volumes = volume.NewSet(volume.SetOptions{Copies: n.config.Volumes.Copies, Told: n.tellVolume, Who: n.who,
-		Options: volume.Options{Pool: n.pool, Mine: n.owner.owns, Owns: owns}})
+		Options: volume.Options{Pool: n.pool, Queue: min(mostQueued, n.pool.Stats().Budget/16), Mine: n.owner.owns, Owns: owns}})
 }
 
 // openVolumes begins to attach the configured volumes.

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/volume"
+)
+
+// volumeFile makes a volume in a file, for nodes with the ring's settings r.
+func volumeFile(t *testing.T, size int64, r config.Membership) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(name, size); err != nil {
+		t.Fatal(err)
+	}
+	f, err := volume.OpenFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	cluster, err := config.ClusterID(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := volume.MakeVolume(f, volume.FormatOptions{Cluster: cluster, Segment: 4 << 20, Label: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// learned waits until the node knows its volumes.
+func learned(t *testing.T, n *Node) {
+	t.Helper()
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool {
+		return !slices.ContainsFunc(n.volumeTier().Volumes, func(v status.Volume) bool { return v.Away != "" || v.Learned < v.Segments })
+	}) {
+		t.Fatalf("not known: %+v", n.volumeTier())
+	}
+}
+
+func TestWhatNoDiskKeepsComesFromTheVolume(t *testing.T) {
+	// A node without a disk keeps what it reads on its volume. A new node, which has that volume alone, reads all of
+	// it without the bucket, and says where it comes from.
+	files, want := map[string]string{}, 0
+	for i := range 40 {
+		text := strings.Repeat(fmt.Sprint(i, " "), 9000)
+		files[fmt.Sprint("f", i)], want = text, want+len(text)
+	}
+	url, vol := bucket(t, files), volumeFile(t, 64<<20, config.Membership{})
+	for round := range 2 {
+		n := start(t, url, func(c *Config) {
+			c.Cache.NoDisk, c.Cache.Disks = true, nil
+			c.Volumes.Devices = []config.Volume{{URL: vol}}
+		})
+		learned(t, n)
+		before := n.Status(t.Context()).Origin.Bytes
+		for name, text := range files {
+			var out strings.Builder
+			if err := client(t, n).Cat(t.Context(), "/"+name, 0, -1, &out); err != nil || out.String() != text {
+				t.Fatalf("round %d: %s: %d bytes, %v", round, name, out.Len(), err)
+			}
+		}
+		s := n.Status(t.Context())
+		v := s.Tiers[len(s.Tiers)-1]
+		if round == 0 {
+			if err := n.volumes.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			v := n.volumeTier().Volumes[0]
+			if v.Kept != 40 || v.Hits != 0 || v.Label != "test" {
+				t.Errorf("%+v", v)
+			}
+			u, err := client(t, n).Usage(t.Context(), "/")
+			if err != nil || u.VolumeBytes == nil || *u.VolumeBytes != int64(want) {
+				t.Errorf("%+v, %v", u, err)
+			}
+		} else if read := s.Origin.Bytes - before; read > 20_000 || v.Hits != 40 || s.Egress.Avoided["volume"].Requests != 40 { // names count
+			t.Errorf("%d bytes from the origin, %+v", read, v)
+		}
+		if round == 1 {
+			e, err := n.explain(t.Context(), "/f1", 0)
+			if err != nil || e.Held[0].Volume != vol {
+				t.Errorf("%+v, %v", e, err)
+			}
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestVolumesComeAndGo(t *testing.T) {
+	// A volume is attached and detached while the node runs. What cannot be attached is refused with the reason and
+	// not kept. A configured volume that is not there is a line of the status, and the node runs.
+	away := filepath.Join(t.TempDir(), "away")
+	n := start(t, bucket(t, map[string]string{"a": "1"}), func(c *Config) { c.Volumes.Devices = []config.Volume{{URL: away}} })
+	hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.volumeTier().Volumes[0].Away != "it is being attached" })
+	s := n.Status(t.Context())
+	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "volume "+away+" is out of use: open volume "+away+": no such file") {
+		t.Errorf("%q", s.Problems)
+	}
+	c := client(t, n)
+	for url, want := range map[string]string{"volume": "no volume's address", away: "attached already", "/dev/null": "neither a block device", t.TempDir() + "/x": "no such file"} {
+		if _, err := c.Attach(t.Context(), config.Volume{URL: url}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	foreign := volumeFile(t, 64<<20, config.Membership{Cluster: "other"})
+	if _, err := c.Attach(t.Context(), config.Volume{URL: foreign}); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Error(err)
+	}
+	vol := volumeFile(t, 64<<20, config.Membership{})
+	if v, err := c.Attach(t.Context(), config.Volume{URL: vol}); err != nil || v.Label != "test" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if all, err := c.Volumes(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := c.Detach(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "hearth volume list") {
+		t.Error(err)
+	}
+	if v, err := c.Detach(t.Context(), "test"); err != nil || v.Address != vol {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestWhatTheDiskEvictsComesFromTheVolume(t *testing.T) {
+	// A disk of 64 MiB and a volume hold a set of twice the disk's size: what the disk has evicted or had no room for
+	// lies on the volume. A second pass reads nothing of it from the bucket.
+	files := map[string]string{}
+	for i := range 128 {
+		files[fmt.Sprint("f", i)] = strings.Repeat(fmt.Sprintf("%07d ", i), 1<<17)
+	}
+	url, vol := bucket(t, files), volumeFile(t, 256<<20, config.Membership{})
+	n := start(t, url, func(c *Config) {
+		c.Cache.NoDisk, c.Cache.Disks = false, []Disk{{Path: t.TempDir(), Size: Size{Bytes: 64 << 20}}}
+		c.Volumes.Devices = []config.Volume{{URL: vol}}
+	})
+	learned(t, n)
+	pass := func() int64 {
+		before := n.Status(t.Context()).Egress.Asked["readers"].Bytes
+		for name, text := range files {
+			var out strings.Builder
+			if err := client(t, n).Cat(t.Context(), "/"+name, 0, -1, &out); err != nil || out.String() != text {
+				t.Fatalf("%s: %d bytes, %v", name, out.Len(), err)
+			}
+			if err := n.disk.Flush(t.Context()); err != nil { // in an idle moment writes do not lag
+				t.Fatal(err)
+			}
+			if err := n.volumes.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n.Status(t.Context()).Egress.Asked["readers"].Bytes - before
+	}
+	if first, second := pass(), pass(); first < 128<<20 || second > 0 {
+		t.Errorf("%d bytes from the bucket at first, then %d", first, second)
+	}
+	v := n.volumeTier().Volumes[0]
+	if v.Hits == 0 || v.Kept < 64 || v.Lost > 0 {
+		t.Errorf("%+v", v)
+	}
+}
