@@ -94,6 +94,9 @@ func (f *File) Size() int64 { return f.size }
 // BlockSize is the device's logical block size in bytes, and 4096 for a file.
 func (f *File) BlockSize() int { return f.block }
 
+// ReadOnly reports whether the file could only be opened for reading.
+func (f *File) ReadOnly() bool { return f.readOnly }
+
 // ReadAt fills p, or returns an error.
 func (f *File) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {

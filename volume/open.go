@@ -137,6 +137,19 @@ func (a Address) String() string { return a.text }
 // Remote reports whether the device is a namespace over NVMe/TCP.
 func (a Address) Remote() bool { return len(a.tcp.Portals) > 0 }
 
+// Digests says which digests the connection has, in words.
+func (a Address) Digests() string {
+	switch {
+	case a.tcp.HeaderDigest && a.tcp.DataDigest:
+		return "header and data digest"
+	case a.tcp.HeaderDigest:
+		return "header digest"
+	case a.tcp.DataDigest:
+		return "data digest"
+	}
+	return "no digests"
+}
+
 // Open opens the device. ctx bounds the opening alone.
 func (a Address) Open(ctx context.Context, with Access) (Opened, error) {
 	if !a.Remote() {

@@ -49,6 +49,22 @@ type Spec struct {
 	SecretFile string
 }
 
+// Open opens the device, with the secret of SecretFile. host identifies this host to a target.
+func (s Spec) Open(ctx context.Context, host [16]byte) (Opened, error) {
+	with := Access{HostID: host}
+	if s.SecretFile != "" {
+		text, err := os.ReadFile(s.SecretFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the secret of volume %s: %w", s.Address, err)
+		}
+		if info, err := os.Stat(s.SecretFile); err == nil && info.Mode().Perm()&0o007 != 0 {
+			return nil, fmt.Errorf("the secret of volume %s: everybody may read %s: chmod o= it", s.Address, s.SecretFile)
+		}
+		with.Secret = strings.TrimSpace(string(text))
+	}
+	return s.Address.Open(ctx, with)
+}
+
 // Set is the volumes of a node. It is a hearth.Store. A block is written to the Copies volumes that rendezvous
 // hashing names, weighted by their sizes, among those that take writes now. It is read from the fastest volume that
 // has it. A volume that cannot be used is a miss, and is tried again.
@@ -217,15 +233,7 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 			return nil, nil, err
 		}
 	}
-	with := Access{HostID: o.Node}
-	if a.SecretFile != "" {
-		text, err := os.ReadFile(a.SecretFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read the secret of volume %s: %w", a.Address, err)
-		}
-		with.Secret = strings.TrimSpace(string(text))
-	}
-	dev, err := a.Address.Open(ctx, with)
+	dev, err := a.Spec.Open(ctx, o.Node)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -121,7 +121,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 		return o, err
 	}
 	o.Links, o.Version, o.Cache, o.Admin, o.Without = config.Links, config.Version, config.Cache, config.Admin, config.FuseWithout
-	o.Ring = config.Ring
+	o.Ring, o.Volumes = config.Ring, config.Volumes
 	if o.Alone {
 		o.Links = o.Links[:1]
 	}

@@ -1,8 +1,9 @@
 // Package doctor checks whether Hearth can work on a machine, and says what to do where it cannot.
 //
 // A look gathers facts about one thing: the machine and its limits, a mount that is made and taken away
-// again, each cache directory, each origin, the addresses, or the node, if one runs. Functions without side
-// effects judge what the facts mean. So each verdict is tested without the machine that would earn it.
+// again, each cache directory, each volume, each origin, the addresses, or the node, if one runs. Functions
+// without side effects judge what the facts mean. So each verdict is tested without the machine that would
+// earn it.
 //
 // Looks run at the same time, and each has a bound on its time. What a look has found by then counts, and
 // that it did not finish is a finding. A thread that waits for a device cannot be killed, and keeps its
@@ -53,6 +54,8 @@ type Options struct {
 	Alone bool
 	// Cache are the budgets.
 	Cache config.Cache
+	// Volumes are the volumes to attach.
+	Volumes config.Volumes
 	// Admin is where the node answers. Its Socket is a path, or "-".
 	Admin config.Admin
 	// Ring is the node's part in a ring. The zero value means that the node is alone.
@@ -86,6 +89,7 @@ const (
 	mountBound  = 10 * time.Second
 	diskBound   = 10 * time.Second
 	originBound = 20 * time.Second
+	volumeBound = 20 * time.Second
 )
 
 // look is one check of the world. It tells what it finds as it goes.
@@ -134,6 +138,9 @@ func (o Options) local(running *Running) []look {
 	if o.Ring.On() {
 		all = append(all, look{"ring", "", nodeBound + answerBound, func(ctx context.Context, tell func(...Finding)) { tell(atRing(ctx, o.Ring, running)...) }})
 	}
+	for _, v := range o.Volumes.Devices {
+		all = append(all, look{"volume", v.URL, volumeBound, shared{v, o.Ring}.look})
+	}
 	if err != nil { // the look at the machine reports this error
 		ram = 0
 	}
@@ -153,7 +160,7 @@ func (o Options) local(running *Running) []look {
 // apart has the looks that ask a device run in processes of their own.
 func (o Options) apart(looks []look) []look {
 	for i, l := range looks {
-		if o.Apart == nil || l.check != "cache directory" && l.check != "mount" {
+		if o.Apart == nil || l.check != "cache directory" && l.check != "mount" && l.check != "volume" {
 			continue
 		}
 		looks[i].at = func(ctx context.Context, tell func(...Finding)) {
