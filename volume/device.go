@@ -25,8 +25,12 @@ type Device interface {
 	BlockSize() int
 }
 
-// ErrReadOnly means that a device takes no writes.
-var ErrReadOnly = errors.New("the device is read-only")
+var (
+	// ErrReadOnly means that a device takes no writes.
+	ErrReadOnly = errors.New("the device is read-only")
+	// ErrInUse means that another process, or the kernel, uses a device.
+	ErrInUse = errors.New("the device is in use")
+)
 
 // File is a block device or a plain file, past the page cache where that works.
 type File struct {
@@ -38,7 +42,9 @@ type File struct {
 	readOnly bool
 }
 
-// OpenFile opens a block device or a plain file. What may only be read is opened so, and takes no writes.
+// OpenFile opens a block device or a plain file. What may only be read is opened so, and takes no writes. It is locked
+// against formatting while it is open, where the file system knows flock(2). That holds on this machine, and on
+// others that share the file system.
 func OpenFile(name string) (*File, error) {
 	f := &File{name: name, block: pageSize}
 	var err error
@@ -55,12 +61,42 @@ func OpenFile(name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", name, err)
 	}
-	if err := f.measure(); err != nil {
+	if err = unix.Flock(f.fd, unix.LOCK_SH|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+		err = fmt.Errorf("open volume %s: %w: another process formats it, or has locked it by flock", name, ErrInUse)
+	} else { // another error: the file system has no locks
+		err = f.measure()
+	}
+	if err != nil {
 		_ = unix.Close(f.fd)
 		return nil, err
 	}
 	return f, nil
 }
+
+// own takes the file or device for this process alone. A file system without locks gives it to everybody. share gives
+// it back.
+func (f *File) own() error {
+	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK {
+		return fmt.Errorf("%w: another process has a lock on it (flock), as a node that has it attached does; "+
+			"detach it there (hearth volume detach), or end that process (fuser -v names it)", ErrInUse)
+	}
+	if f.plain {
+		return nil
+	}
+	fd, err := unix.Open(f.name, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // open(2): EBUSY if the kernel uses it
+	if err == unix.EBUSY {
+		return fmt.Errorf("%w: it is mounted, or a part of another device, as lsblk tells", ErrInUse)
+	}
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return nil
+}
+
+func (f *File) share() { _ = unix.Flock(f.fd, unix.LOCK_SH|unix.LOCK_NB) } // nobody else has it
+
+// ReadOnly reports whether the file was opened without the right to write.
+func (f *File) ReadOnly() bool { return f.readOnly }
 
 // measure finds the size and the block size.
 func (f *File) measure() error {
@@ -93,9 +129,6 @@ func (f *File) Size() int64 { return f.size }
 
 // BlockSize is the device's logical block size in bytes, and 4096 for a file.
 func (f *File) BlockSize() int { return f.block }
-
-// ReadOnly reports whether the file could only be opened for reading.
-func (f *File) ReadOnly() bool { return f.readOnly }
 
 // ReadAt fills p, or returns an error.
 func (f *File) ReadAt(p []byte, off int64) (done int, err error) {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
@@ -135,28 +136,41 @@ func (v *Volume) closeFor(n uint32, h looked, notes []record.Note) {
 type looked struct {
 	header
 	closed bool
+	// harm says what is not as it was written, and harmAt where that is in the segment. "" means nothing.
+	harm   string
+	harmAt int64
 }
 
-// look reads a segment's header, and its index or, where none closes it, the headers of its records. run
-// runs each operation of the device.
-func (v *Volume) look(n uint32, run func(op func() error) error) (l looked, notes []record.Note, err error) {
+// look reads a segment of the volume. run runs each operation of the device.
+func (v *Volume) look(n uint32, run func(op func() error) error) (looked, []record.Note, error) {
 	base := v.g.offset(n)
-	read := func(b []byte, off int64) error {
+	return v.g.look(n, func(b []byte, off int64) error {
 		return run(func() error {
 			_, err := v.dev.ReadAt(b, base+off)
 			v.stats.read.Add(int64(len(b)))
 			return err
 		})
-	}
+	})
+}
+
+// look reads a segment's header, and its index or, where none closes it, the headers of its records. read fills a
+// buffer from an offset of the segment.
+func (g *geometry) look(n uint32, read func(b []byte, off int64) error) (l looked, notes []record.Note, err error) {
 	head, last := device.Aligned(pageSize), device.Aligned(pageSize)
 	if err := read(head, 0); err != nil {
 		return l, nil, err
 	}
 	h, ok := parseHeader(head)
-	if check.Zero(head) || ok && (h.volume != v.g.volume || h.segment != n) {
+	switch {
+	case check.Zero(head) || ok && h.volume != g.volume:
 		return l, nil, nil
+	case ok && h.segment != n:
+		l.harm = fmt.Sprintf("the header is that of segment %d", h.segment)
+		return l, nil, nil
+	case !ok:
+		l.harm = "the segment's header does not verify"
 	}
-	if err := read(last, v.g.segment-pageSize); err != nil {
+	if err := read(last, g.segment-pageSize); err != nil {
 		return l, nil, err
 	}
 	t, whole := parseTrailer(last[pageSize-trailerSize:])
@@ -166,8 +180,8 @@ func (v *Volume) look(n uint32, run func(op func() error) error) (l looked, note
 		return l, nil, nil
 	}
 	l.header = h
-	if whole && t.closes(&h, v.g.segment) {
-		b := device.Aligned(int(v.g.segment - t.offset))
+	if whole && t.closes(&h, g.segment) {
+		b := device.Aligned(int(g.segment - t.offset))
 		if err := read(b, t.offset); err != nil {
 			return l, nil, err
 		}
@@ -175,9 +189,9 @@ func (v *Volume) look(n uint32, run func(op func() error) error) (l looked, note
 			l.closed = true
 			return l, notes, nil
 		}
-		notes = nil
+		notes, l.harm, l.harmAt = nil, "the segment's index does not verify", t.offset
 	}
-	notes, err = scan(read, h.salt, v.g.segment)
+	notes, err = scan(read, h.salt, g.segment)
 	return l, notes, err
 }
 

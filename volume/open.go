@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -137,17 +138,25 @@ func (a Address) String() string { return a.text }
 // Remote reports whether the device is a namespace over NVMe/TCP.
 func (a Address) Remote() bool { return len(a.tcp.Portals) > 0 }
 
-// Digests says which digests the connection has, in words.
-func (a Address) Digests() string {
+// Digests reports whether PDU headers and data have checksums (CRC32C) on their way to the target.
+func (a Address) Digests() (header, data bool) { return a.tcp.HeaderDigest, a.tcp.DataDigest }
+
+// ReadSecret reads a key for DH-HMAC-CHAP from a file that nobody but its owner and its group may read.
+func ReadSecret(file string) (string, error) {
+	info, err := os.Stat(file)
 	switch {
-	case a.tcp.HeaderDigest && a.tcp.DataDigest:
-		return "header and data digest"
-	case a.tcp.HeaderDigest:
-		return "header digest"
-	case a.tcp.DataDigest:
-		return "data digest"
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is no regular file", file)
+	case info.Mode().Perm()&0o027 != 0:
+		err = fmt.Errorf("%s has mode %04o, so that others may read or change it (chmod 600 %s)", file, info.Mode().Perm(), file)
+	default:
+		var text []byte
+		if text, err = os.ReadFile(file); err == nil {
+			return strings.TrimSpace(string(text)), nil
+		}
 	}
-	return "no digests"
+	return "", fmt.Errorf("read the secret of a volume: %w", err)
 }
 
 // Open opens the device. ctx bounds the opening alone.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -53,14 +52,10 @@ type Spec struct {
 func (s Spec) Open(ctx context.Context, host [16]byte) (Opened, error) {
 	with := Access{HostID: host}
 	if s.SecretFile != "" {
-		text, err := os.ReadFile(s.SecretFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the secret of volume %s: %w", s.Address, err)
+		var err error
+		if with.Secret, err = ReadSecret(s.SecretFile); err != nil {
+			return nil, fmt.Errorf("volume %s: %w", s.Address, err)
 		}
-		if info, err := os.Stat(s.SecretFile); err == nil && info.Mode().Perm()&0o007 != 0 {
-			return nil, fmt.Errorf("the secret of volume %s: everybody may read %s: chmod o= it", s.Address, s.SecretFile)
-		}
-		with.Secret = strings.TrimSpace(string(text))
 	}
 	return s.Address.Open(ctx, with)
 }

@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/cache/check"
 	"github.com/hearthfs/hearth/internal/device"
@@ -62,29 +65,56 @@ func (g *geometry) info() Info {
 		Segments: int(g.count), Ranges: g.ranges(), Created: time.Unix(g.created, 0), Format: g.format}
 }
 
-// MakeVolume writes an empty volume to a device. What the device held is lost.
+// MakeVolume writes an empty volume to a device. What the device held is lost. A file or a block device must be open
+// nowhere else (ErrInUse).
 func MakeVolume(d Device, o FormatOptions) (Info, error) {
-	g, err := plan(d.Size(), o.Segment)
+	g, err := begin(d.Size(), o)
 	if err != nil {
 		return Info{}, err
 	}
-	if len(o.Label) > labelSize {
-		return Info{}, fmt.Errorf("label %q: at most %d bytes", o.Label, labelSize)
+	if d.BlockSize() > pageSize {
+		return Info{}, fmt.Errorf("the device has blocks of %d bytes: at most %d", d.BlockSize(), pageSize)
 	}
-	if held := signature(d); held != "" && !o.Force {
+	if f, ok := d.(*File); ok {
+		if err := f.own(); err != nil {
+			return Info{}, err
+		}
+		defer f.share()
+	}
+	if held := Holds(d); held != "" && !o.Force {
 		return Info{}, fmt.Errorf("%w: it holds %s; --force overwrites it", ErrTaken, held)
 	}
+	if o.DryRun {
+		return g.info(), nil
+	}
+	return g.info(), g.write(d)
+}
+
+// Plan is what MakeVolume would make of a device with so many bytes, with another ID.
+func Plan(size int64, o FormatOptions) (Info, error) {
+	g, err := begin(size, o)
+	if err != nil {
+		return Info{}, err
+	}
+	return g.info(), nil
+}
+
+// begin is the geometry of a new volume.
+func begin(size int64, o FormatOptions) (g geometry, err error) {
+	if g, err = plan(size, o.Segment); err != nil {
+		return g, err
+	}
+	if len(o.Label) > labelSize || !utf8.ValidString(o.Label) || strings.ContainsFunc(o.Label, unicode.IsControl) {
+		return g, fmt.Errorf("label %q: at most %d bytes of printable UTF-8", o.Label, labelSize)
+	}
 	if _, err := rand.Read(g.volume[:]); err != nil {
-		return Info{}, fmt.Errorf("draw a volume's id: %w", err)
+		return g, fmt.Errorf("draw a volume's id: %w", err)
 	}
 	if o.Now.IsZero() {
 		o.Now = time.Now()
 	}
 	g.cluster, g.label, g.created = o.Cluster, o.Label, o.Now.Unix()
-	if o.DryRun {
-		return g.info(), nil
-	}
-	return g.info(), g.write(d)
+	return g, nil
 }
 
 // write makes the segments free, and writes the second superblock before the first.
@@ -116,11 +146,17 @@ func (g *geometry) write(d Device) error {
 // Look reads the superblock of a device. The error is ErrNoVolume or ErrNewer, or the device's.
 func Look(d Device) (Info, error) {
 	g, err := look(d)
-	return g.info(), err
+	if err != nil {
+		return Info{}, err
+	}
+	return g.info(), nil
 }
 
 // look reads the first superblock, or the second where the first is damaged.
 func look(d Device) (g geometry, err error) {
+	if d.Size() < firstSegment {
+		return g, ErrNoVolume
+	}
 	page := device.Aligned(pageSize)
 	for _, at := range []int64{0, d.Size()&^(pageSize-1) - pageSize} {
 		if _, err := d.ReadAt(page, at); err != nil {
@@ -167,8 +203,8 @@ func signatures() []struct {
 	}
 }
 
-// signature says what a device holds, as far as its first 256 KiB tell. "" means nothing.
-func signature(d Device) string {
+// Holds says what a device holds, as far as its first 256 KiB tell. "" means nothing.
+func Holds(d Device) string {
 	if g, err := look(d); err == nil || errors.Is(err, ErrNewer) {
 		return fmt.Sprintf("the Hearth volume %s %q", hex.EncodeToString(g.volume[:4]), g.label)
 	}

@@ -46,7 +46,7 @@ type pod struct {
 	TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
 	InitContainers                []container `yaml:"initContainers"`
 	Containers                    []container
-	Volumes                       []volume
+	Volumes                       []podVolume
 }
 
 type container struct {
@@ -72,7 +72,7 @@ type volumeMount struct {
 	ReadOnly         bool   `yaml:"readOnly"`
 }
 
-type volume struct {
+type podVolume struct {
 	Name      string
 	HostPath  struct{ Path string } `yaml:"hostPath"`
 	ConfigMap struct{ Name string } `yaml:"configMap"`
@@ -178,7 +178,7 @@ func TestKubernetesJob(t *testing.T) {
 	}
 	socket := func(p pod, mounts []volumeMount) (host, in string) {
 		for _, m := range mounts {
-			i := slices.IndexFunc(p.Volumes, func(v volume) bool { return v.Name == m.Name })
+			i := slices.IndexFunc(p.Volumes, func(v podVolume) bool { return v.Name == m.Name })
 			if m.Name == "socket" && i >= 0 {
 				return p.Volumes[i].HostPath.Path, m.MountPath
 			}
@@ -296,7 +296,7 @@ func TestKubernetesRing(t *testing.T) {
 func checkVolumes(t *testing.T, p pod, want map[string]string) {
 	t.Helper()
 	for _, m := range p.Containers[0].VolumeMounts {
-		i := slices.IndexFunc(p.Volumes, func(v volume) bool { return v.Name == m.Name })
+		i := slices.IndexFunc(p.Volumes, func(v podVolume) bool { return v.Name == m.Name })
 		if i < 0 {
 			t.Errorf("there is no volume %s", m.Name)
 			continue

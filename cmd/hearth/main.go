@@ -50,14 +50,14 @@ func commands() []*cobra.Command {
 		demoCommand(), upCommand(), gatewayCommand(), mountCommand(), umountCommand(),
 		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), refreshCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
-		ringCommand(), configCommand(), versionCommand(), completionCommand(),
+		ringCommand(), volumeCommand(), configCommand(), versionCommand(), completionCommand(),
 	}
 }
 
 // laterVerbs are the verbs of CLI.md that this version refuses.
 func laterVerbs() []string {
 	return []string{"trace",
-		"bench", "originbench", "volume", "debug", "top"}
+		"bench", "originbench", "debug", "top"}
 }
 
 func rootCommand() *cobra.Command {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/peer/members"
 	"github.com/hearthfs/hearth/peer/secret"
+	"github.com/hearthfs/hearth/volume"
 )
 
 // This file finds settings of a ring that are not valid, before anything listens: names, addresses, what
@@ -36,23 +36,22 @@ func ClusterKey(r Membership) (secret.Key, bool, error) {
 	return k, err == nil, err
 }
 
-// ClusterID returns what the volumes of a cluster note, and what tells them from those of other clusters. It is made of
-// the cluster's name and, where there is one, of the fingerprint of its key.
+// ClusterID returns the id by which volumes know the cluster of a node: that of its name and key. A node that was
+// given neither has the id of all such nodes.
 func ClusterID(r Membership) (id [16]byte, err error) {
 	name, fingerprint := cmp.Or(r.Cluster, members.DefaultCluster), ""
 	key, keyed, err := ClusterKey(r)
 	if err != nil {
-		return id, err
+		return id, fmt.Errorf("cluster.key_file: %w", err)
 	}
 	if keyed {
 		c, err := key.Cluster(name)
 		if err != nil {
-			return id, err
+			return id, fmt.Errorf("cluster.name: %w", err)
 		}
 		fingerprint = c.Fingerprint()
 	}
-	sum := sha256.Sum256([]byte("hearth volume\x00" + name + "\x00" + fingerprint))
-	return [16]byte(sum[:16]), nil
+	return volume.Cluster(name, fingerprint), nil
 }
 
 // RingProblems returns the keys whose settings are not valid, as the file names them, each with what is

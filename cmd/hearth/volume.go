@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/volume"
+)
+
+func volumeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "volume", GroupID: "admin",
+		Short: "Make, look at and check the volumes that keep blocks behind the cache",
+		Long: "Work with volumes: files, block devices, or namespaces of NVMe/TCP targets that several nodes share\n" +
+			"(docs/volumes.md). A DEVICE is a path, or nvme+tcp://HOST[:PORT]/NQN. These verbs go to the device\n" +
+			"themselves and need no running node.",
+		Example: "  hearth volume format --size 10GiB /srv/volume\n  hearth volume stat /srv/volume",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    unknownVerb,
+	}
+	cmd.AddCommand(volumeFormatCommand(), volumeStatCommand(), volumeCheckCommand())
+	for _, name := range []string{"list", "attach", "detach"} {
+		cmd.AddCommand(laterCommand(name))
+	}
+	return cmd
+}
+
+// volumeDevice is the device that a verb was told to open.
+type volumeDevice struct {
+	address volume.Address
+	secret  string // a file
+}
+
+// addDevice gives a verb the flags by which a device is reached.
+func addDevice(cmd *cobra.Command) *volumeDevice {
+	d := &volumeDevice{}
+	cmd.Flags().StringVar(&d.secret, "secret-file", "", "`FILE` with this host's key for DH-HMAC-CHAP, for its owner and group alone")
+	return d
+}
+
+// read takes the argument. A path may be relative.
+func (d *volumeDevice) read(text string) (err error) {
+	if !strings.Contains(text, "://") {
+		if text, err = filepath.Abs(text); err != nil {
+			return err
+		}
+	}
+	if d.address, err = volume.ParseAddress(text); err != nil {
+		return cli.Usagef("%w", err)
+	}
+	if d.secret != "" && !d.address.Remote() {
+		return cli.Usagef("--secret-file is for a namespace over NVMe/TCP, and %s is a path", text)
+	}
+	return nil
+}
+
+func (d *volumeDevice) open(ctx context.Context) (volume.Opened, error) {
+	var with volume.Access
+	if d.secret != "" {
+		var err error
+		if with.Secret, err = volume.ReadSecret(d.secret); err != nil {
+			return nil, err
+		}
+	}
+	return d.address.Open(ctx, with)
+}
+
+// failed names the device in an error, and gives the error its exit code.
+func (d *volumeDevice) failed(verb string, err error) error {
+	var said *cli.ExitError
+	if err == nil || errors.As(err, &said) {
+		return err
+	}
+	if !strings.Contains(err.Error(), d.address.String()) {
+		err = fmt.Errorf("%s %s: %w", verb, d.address, err)
+	}
+	for _, refused := range []error{volume.ErrTaken, volume.ErrInUse, volume.ErrNewer, volume.ErrReadOnly} {
+		if errors.Is(err, refused) {
+			return &cli.ExitError{Code: cli.ExitRefused, Err: err}
+		}
+	}
+	if errors.Is(err, volume.ErrNoVolume) {
+		return &cli.ExitError{Code: cli.ExitNotFound, Err: err}
+	}
+	return err
+}
+
+// within does what may wait for a device that does not answer. The end of the context ends the wait; what hangs ends
+// with the process.
+func within(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return cli.Because(ctx, err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// volumeVerb makes the RunE of a verb about one device.
+func volumeVerb(c *cli.Common, d *volumeDevice, verb string, do func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := c.CheckOutput(); err != nil {
+			return err
+		}
+		s, err := settings.Load(cmd)
+		if err == nil {
+			err = d.read(args[0])
+		}
+		if err != nil {
+			return err
+		}
+		ctx, stop := c.Context(cmd.Context())
+		defer stop()
+		return d.failed(verb, within(ctx, func() error { return do(ctx, cmd, s) }))
+	}
+}
+
+// superblock is what a superblock says.
+type superblock struct {
+	ID       string `json:"id"`
+	Label    string `json:"label"`
+	Cluster  string `json:"cluster"`
+	Size     int64  `json:"size"`
+	Segment  int64  `json:"segment_size"`
+	Segments int    `json:"segments"`
+	Ranges   int    `json:"ranges"`
+	Created  string `json:"created"`
+	Format   uint32 `json:"format"`
+}
+
+func volumeDoc(i volume.Info) superblock {
+	return superblock{hex.EncodeToString(i.ID[:]), i.Label, hex.EncodeToString(i.Cluster[:]), i.Size, i.Segment, i.Segments, i.Ranges, cli.Stamp(i.Created), i.Format}
+}
+
+// describe says what a device is.
+func describe(a volume.Address, d volume.Device) string {
+	kind := "a file"
+	if a.Remote() {
+		kind = "a namespace"
+	} else if info, err := os.Stat(a.String()); err == nil && info.Mode()&os.ModeDevice != 0 {
+		kind = "a block device"
+	}
+	return fmt.Sprintf("%s of %s, blocks of %d bytes", kind, cli.Bytes(d.Size()), d.BlockSize())
+}
+
+// formatFlags are what format was told, and what it found.
+type formatFlags struct {
+	*volumeDevice
+	size, segment   string
+	bytes           int64 // of a file to be made; 0 means that there is something already
+	make            bool  // the file is not there
+	force, dry, yes bool
+	options         volume.FormatOptions
+}
+
+func volumeFormatCommand() *cobra.Command {
+	f := &formatFlags{}
+	cmd := &cobra.Command{
+		Use: "format DEVICE", Short: "Make an empty volume on a device, for the nodes of a cluster",
+		Long: "Make an empty volume on a file, a block device or a namespace. What lies there is lost: what looks\n" +
+			"like a file system, a partition table, another volume or any data is refused without --force, and\n" +
+			"what a node has open in any case (exit code 8). On a terminal it asks first; elsewhere it wants\n" +
+			"--yes. With --size a file that is not there is made, without taking its room at once.\n" +
+			"The volume belongs to the cluster of the configuration, by cluster.name and its key: the nodes of\n" +
+			"others refuse it.",
+		Example: "  hearth volume format --size 10GiB /srv/volume\n" +
+			"  hearth volume format --yes --label v1 nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
+		Args: cli.Exactly("DEVICE"),
+	}
+	c := cli.AddCommon(cmd)
+	cli.AddOutput(cmd, c)
+	f.volumeDevice = addDevice(cmd)
+	settings.AddFlags(cmd, "cluster")
+	s := cmd.Flags()
+	s.StringVar(&f.options.Label, "label", "", "name for people, up to 32 bytes")
+	s.StringVar(&f.size, "size", "", "make a file of this `SIZE`, such as 10GiB; one that is there must have it")
+	s.StringVar(&f.segment, "segment", "", "`SIZE` of a segment, 4MiB to 1GiB (default: a 4096th of the volume, up to 64MiB)")
+	s.BoolVar(&f.force, "force", false, "overwrite what the device holds")
+	s.BoolVar(&f.dry, "dry-run", false, "say what would be made, and write nothing")
+	s.BoolVar(&f.yes, "yes", false, "do not ask")
+	cmd.RunE = volumeVerb(c, f.volumeDevice, "format", func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) (err error) {
+		if err := f.read(); err != nil {
+			return err
+		}
+		if f.options.Cluster, err = config.VolumeCluster(s.Ring); err != nil {
+			return cli.Usagef("%w", err)
+		}
+		return f.format(ctx, c, cmd)
+	})
+	return cmd
+}
+
+// read checks the sizes and what stands at the path.
+func (f *formatFlags) read() (err error) {
+	f.options.Force = f.force
+	for _, size := range []struct {
+		flag, text string
+		to         *int64
+	}{{"--segment", f.segment, &f.options.Segment}, {"--size", f.size, &f.bytes}} {
+		if size.text == "" {
+			continue
+		}
+		if *size.to, err = settings.ParseBytes(size.text); err != nil || *size.to == 0 {
+			return cli.Usagef("%s: %q is not a size such as 64MiB", size.flag, size.text)
+		}
+	}
+	path := f.address.String()
+	if f.address.Remote() {
+		if f.size != "" {
+			return cli.Usagef("--size makes a file, and %s is a namespace, which has its size", path)
+		}
+		return nil
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.size == "":
+		return fmt.Errorf("%s is not there: name a device, or have a file made with --size 10GiB: %w", path, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/"):
+		return cli.Usagef("%s is not there, and a file below /dev lies in memory: make the device, or name another directory", path)
+	case errors.Is(err, fs.ErrNotExist):
+		f.make = true
+	case err != nil || f.size == "":
+		return err
+	case !info.Mode().IsRegular():
+		return cli.Usagef("--size makes a file, and %s is there already and is none: leave --size away", path)
+	case info.Size() != f.bytes:
+		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s is there already and has %s, not %s: leave --size away, or take the file away",
+			path, cli.Bytes(info.Size()), cli.Bytes(f.bytes))}
+	}
+	return nil
+}
+
+// format says what it will do, asks, and does it.
+func (f *formatFlags) format(ctx context.Context, c *cli.Common, cmd *cobra.Command) (err error) {
+	var dev volume.Opened
+	var info volume.Info
+	said, held := "", ""
+	if f.make {
+		if info, err = volume.Plan(f.bytes, f.options); err != nil {
+			return cli.Usagef("%w", err)
+		}
+		said = fmt.Sprintf("a file of %s, which is made", cli.Bytes(f.bytes))
+	} else {
+		if dev, err = f.open(ctx); err != nil {
+			return err
+		}
+		defer func() { _ = dev.Close() }() // what was made was flushed
+		plan := f.options
+		plan.DryRun = true
+		if info, err = volume.MakeVolume(dev, plan); err != nil {
+			return err
+		}
+		said, held = describe(f.address, dev), volume.Holds(dev)
+	}
+	say := c.Printer(cli.Out(cmd))
+	if c.Output == "table" {
+		f.say(say, said, held, info)
+	}
+	switch {
+	case f.dry:
+		if c.Output != "table" {
+			return c.PrintJSON(cli.Out(cmd), formatted{f.address.String(), held, false, volumeDoc(info)})
+		}
+		return nil
+	case f.yes:
+	case !cli.IsTerminal(os.Stdin):
+		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s was not formatted: nobody can be asked here; --yes says that it may be", f.address)}
+	case !agreed(fmt.Sprintf("format %s?", f.address)):
+		return &cli.ExitError{Code: cli.ExitRefused, Err: errors.New("nothing was formatted")}
+	}
+	if f.make {
+		if dev, err = f.create(ctx); err != nil {
+			return err
+		}
+		defer func() { _ = dev.Close() }() // as above
+	}
+	if info, err = volume.MakeVolume(dev, f.options); err != nil {
+		return err
+	}
+	if c.Output != "table" {
+		return c.PrintJSON(cli.Out(cmd), formatted{f.address.String(), held, true, volumeDoc(info)})
+	}
+	say("formatted: volume %x", info.ID)
+	return nil
+}
+
+// formatted is what format says to programs.
+type formatted struct {
+	Device    string     `json:"device"`
+	Held      string     `json:"held,omitempty"` // what is lost
+	Formatted bool       `json:"formatted"`
+	Volume    superblock `json:"volume"`
+}
+
+// say prints what will be done.
+func (f *formatFlags) say(say func(string, ...any), device, held string, info volume.Info) {
+	say("device   %s: %s", f.address, device)
+	if held != "" {
+		say("holds    %s, which is lost", held)
+	}
+	label := ""
+	if info.Label != "" {
+		label = fmt.Sprintf(", label %q", info.Label)
+	}
+	say("volume   %s: %s of %s in %s%s", cli.Bytes(info.Size), cli.Count(info.Segments, "segment"), cli.Bytes(info.Segment), cli.Count(info.Ranges, "range"), label)
+	say("cluster  %x", info.Cluster[:4])
+}
+
+// create makes the file and opens it.
+func (f *formatFlags) create(ctx context.Context) (volume.Opened, error) {
+	path := f.address.String()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(file.Truncate(f.bytes), file.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	return f.open(ctx)
+}
