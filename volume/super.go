@@ -75,11 +75,19 @@ func MakeVolume(d Device, o FormatOptions) (Info, error) {
 	if d.BlockSize() > pageSize {
 		return Info{}, fmt.Errorf("the device has blocks of %d bytes: at most %d", d.BlockSize(), pageSize)
 	}
-	if f, ok := d.(*File); ok {
-		if err := f.own(); err != nil {
+	readOnly := false
+	switch d := d.(type) {
+	case Namespace:
+		readOnly = d.Stats().ReadOnly
+	case *File:
+		if err := d.own(); err != nil {
 			return Info{}, err
 		}
-		defer f.share()
+		defer d.share()
+		readOnly = d.readOnly
+	}
+	if readOnly {
+		return Info{}, ErrReadOnly
 	}
 	if held := Holds(d); held != "" && !o.Force {
 		return Info{}, fmt.Errorf("%w: it holds %s; --force overwrites it", ErrTaken, held)

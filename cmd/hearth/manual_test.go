@@ -32,7 +32,7 @@ func manualPages() map[string]string {
 		meaning string
 	}{
 		{cli.ExitDone, "done"}, {cli.ExitFailed, "failed"}, {cli.ExitUsage, "wrong usage or configuration"}, {cli.ExitPartly, "partly done"},
-		{cli.ExitNotFound, "not found"}, {cli.ExitUnreachable, "no node answers"}, {cli.ExitUnhealthy, "a node that is not well (status), a machine or origin that will not do (doctor)"},
+		{cli.ExitNotFound, "not found"}, {cli.ExitUnreachable, "no node answers"}, {cli.ExitUnhealthy, "a node that is not well (status), a machine or origin that will not do (doctor), a volume that is damaged (volume check)"},
 		{cli.ExitTimeout, "timed out"}, {cli.ExitRefused, "refused"}, {cli.ExitInterrupted, "interrupted"},
 	} {
 		codes = append(codes, fmt.Sprint(c.code, " ", c.meaning))

@@ -185,7 +185,7 @@ func volumeFormatCommand() *cobra.Command {
 	f.volumeDevice = addDevice(cmd)
 	settings.AddFlags(cmd, "cluster")
 	s := cmd.Flags()
-	s.StringVar(&f.options.Label, "label", "", "name for people, up to 32 bytes")
+	s.StringVar(&f.options.Label, "label", "", "`NAME` for people, up to 32 bytes")
 	s.StringVar(&f.size, "size", "", "make a file of this `SIZE`, such as 10GiB; one that is there must have it")
 	s.StringVar(&f.segment, "segment", "", "`SIZE` of a segment, 4MiB to 1GiB (default: a 4096th of the volume, up to 64MiB)")
 	s.BoolVar(&f.force, "force", false, "overwrite what the device holds")

@@ -41,8 +41,11 @@ func ClusterKey(r Membership) (secret.Key, bool, error) {
 func ClusterID(r Membership) (id [16]byte, err error) {
 	name, fingerprint := cmp.Or(r.Cluster, members.DefaultCluster), ""
 	key, keyed, err := ClusterKey(r)
+	if err != nil && r.KeyFile != "" {
+		err = fmt.Errorf("cluster.key_file: %w", err)
+	}
 	if err != nil {
-		return id, fmt.Errorf("cluster.key_file: %w", err)
+		return id, err
 	}
 	if keyed {
 		c, err := key.Cluster(name)

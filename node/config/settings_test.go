@@ -55,6 +55,36 @@ func TestWhatCanBeMeantIsNotRefused(t *testing.T) {
 	}
 }
 
+func TestAVolumesClusterFollowsFromNameAndKey(t *testing.T) {
+	// The cluster of a volume is the same for one name and one key, wherever the key comes from, and another for another
+	// of either. Without a key the name alone tells. Whether the node is in a ring is no matter.
+	t.Setenv(KeyVariable, "")
+	key, other := keyFile(t, 0o600), keyFile(t, 0o600)
+	seen := map[[16]byte]Membership{}
+	for _, r := range []Membership{{}, {Cluster: "prod"}, {KeyFile: key}, {Cluster: "prod", KeyFile: key}, {KeyFile: other}} {
+		id, err := VolumeCluster(r)
+		if before, same := seen[id]; err != nil || same {
+			t.Errorf("%+v and %+v are one cluster, %v", before, r, err)
+		}
+		seen[id] = r
+	}
+	text, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(KeyVariable, string(text))
+	for _, r := range []Membership{{}, {Cluster: "hearth", Listen: "10.0.0.5:7946"}} {
+		if id, err := VolumeCluster(r); err != nil || seen[id].KeyFile != key || seen[id].Cluster != "" {
+			t.Errorf("%+v with the key in the environment: the cluster of %+v, %v", r, seen[id], err)
+		}
+	}
+	for want, r := range map[string]Membership{"cluster.key_file: ": {KeyFile: "/none"}, "cluster.name: ": {Cluster: "a b"}} {
+		if _, err := VolumeCluster(r); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}
+
 func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 	// Each problem is reported with its key and its cure. A wrong key is not also reported as missing.
 	t.Setenv(KeyVariable, "")
