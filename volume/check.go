@@ -133,8 +133,9 @@ type verified struct {
 
 // pass reads segments. At first before is nil, and those that have something bad are returned. The second pass tells
 // of them, and before has what the first one found.
-func (c *checker) pass(ctx context.Context, segments []uint32, before map[uint32]verified) (map[uint32]verified, error) {
-	bad := map[uint32]verified{} // changes under mu
+func (c *checker) pass(ctx context.Context, segments []uint32, before map[uint32]verified) (
+	bad map[uint32]verified, err error) {
+	bad = map[uint32]verified{} // changes under mu
 	work, within := errgroup.WithContext(ctx)
 	work.SetLimit(checkers)
 	for _, n := range segments {
@@ -159,7 +160,7 @@ func (c *checker) pass(ctx context.Context, segments []uint32, before map[uint32
 			return nil
 		})
 	}
-	err := work.Wait()
+	err = work.Wait()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -234,7 +235,8 @@ func (c *checker) segment(ctx context.Context, n uint32) (v verified, err error)
 }
 
 // records reads records of a segment, and calls each with the bytes of one, or with what kept them from being read.
-func records(read func(b []byte, off int64) error, notes []record.Note, each func(x record.Note, b []byte, err error)) error {
+func records(read func(b []byte, off int64) error, notes []record.Note,
+	each func(x record.Note, b []byte, err error)) error {
 	if len(notes) == 0 {
 		return nil
 	}

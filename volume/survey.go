@@ -1,9 +1,9 @@
 package volume
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -39,7 +39,7 @@ type Writer struct {
 	Segments int
 }
 
-// Segment is one of a volume.
+// Segment is a part of a volume that one node wrote from its beginning.
 type Segment struct {
 	Number     uint32
 	Generation uint64 // how often it was begun
@@ -101,7 +101,7 @@ func TakeSurvey(ctx context.Context, d Device) (*Survey, error) {
 		s.Writers = append(s.Writers, Writer{node, n})
 	}
 	slices.SortFunc(s.Writers, func(a, b Writer) int {
-		return cmp.Or(cmp.Compare(b.Segments, a.Segments), cmp.Compare(hex.EncodeToString(a.Node[:]), hex.EncodeToString(b.Node[:])))
+		return cmp.Or(cmp.Compare(b.Segments, a.Segments), bytes.Compare(a.Node[:], b.Node[:]))
 	})
 	return s, nil
 }

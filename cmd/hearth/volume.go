@@ -45,7 +45,8 @@ type volumeDevice struct {
 // addDevice gives a verb the flags by which a device is reached.
 func addDevice(cmd *cobra.Command) *volumeDevice {
 	d := &volumeDevice{}
-	cmd.Flags().StringVar(&d.secret, "secret-file", "", "`FILE` with this host's key for DH-HMAC-CHAP, for its owner and group alone")
+	cmd.Flags().StringVar(&d.secret, "secret-file", "",
+		"`FILE` with this host's key for DH-HMAC-CHAP, for its owner and group alone")
 	return d
 }
 
@@ -109,8 +110,11 @@ func within(ctx context.Context, do func() error) error {
 	}
 }
 
-// volumeVerb makes the RunE of a verb about one device.
-func volumeVerb(c *cli.Common, d *volumeDevice, verb string, do func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) error) func(*cobra.Command, []string) error {
+// volumeWork is what a verb does once its device is known.
+type volumeWork func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) error
+
+// volumeVerb makes the RunE of a verb about one device. verb is what it does to the device, in its errors.
+func volumeVerb(c *cli.Common, d *volumeDevice, verb string, do volumeWork) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := c.CheckOutput(); err != nil {
 			return err
@@ -142,7 +146,8 @@ type superblock struct {
 }
 
 func volumeDoc(i volume.Info) superblock {
-	return superblock{hex.EncodeToString(i.ID[:]), i.Label, hex.EncodeToString(i.Cluster[:]), i.Size, i.Segment, i.Segments, i.Ranges, cli.Stamp(i.Created), i.Format}
+	return superblock{ID: hex.EncodeToString(i.ID[:]), Label: i.Label, Cluster: hex.EncodeToString(i.Cluster[:]),
+		Size: i.Size, Segment: i.Segment, Segments: i.Segments, Ranges: i.Ranges, Created: cli.Stamp(i.Created), Format: i.Format}
 }
 
 // describe says what a device is.
@@ -191,7 +196,7 @@ func volumeFormatCommand() *cobra.Command {
 	s.BoolVar(&f.force, "force", false, "overwrite what the device holds")
 	s.BoolVar(&f.dry, "dry-run", false, "say what would be made, and write nothing")
 	s.BoolVar(&f.yes, "yes", false, "do not ask")
-	cmd.RunE = volumeVerb(c, f.volumeDevice, "format", func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) (err error) {
+	work := func(ctx context.Context, cmd *cobra.Command, s *settings.Settings) (err error) {
 		if err := f.read(); err != nil {
 			return err
 		}
@@ -199,7 +204,8 @@ func volumeFormatCommand() *cobra.Command {
 			return cli.Usagef("%w", err)
 		}
 		return f.format(ctx, c, cmd)
-	})
+	}
+	cmd.RunE = volumeVerb(c, f.volumeDevice, "format", work)
 	return cmd
 }
 
@@ -229,7 +235,8 @@ func (f *formatFlags) read() (err error) {
 	case errors.Is(err, fs.ErrNotExist) && f.size == "":
 		return fmt.Errorf("%s is not there: name a device, or have a file made with --size 10GiB: %w", path, fs.ErrNotExist)
 	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/"):
-		return cli.Usagef("%s is not there, and a file below /dev lies in memory: make the device, or name another directory", path)
+		return cli.Usagef("%s is not there, and a file below /dev lies in memory: make the device, or name another directory",
+			path)
 	case errors.Is(err, fs.ErrNotExist):
 		f.make = true
 	case err != nil || f.size == "":
@@ -237,64 +244,89 @@ func (f *formatFlags) read() (err error) {
 	case !info.Mode().IsRegular():
 		return cli.Usagef("--size makes a file, and %s is there already and is none: leave --size away", path)
 	case info.Size() != f.bytes:
-		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s is there already and has %s, not %s: leave --size away, or take the file away",
-			path, cli.Bytes(info.Size()), cli.Bytes(f.bytes))}
+		return refused("%s is there already and has %s, not %s: leave --size away, or take the file away",
+			path, cli.Bytes(info.Size()), cli.Bytes(f.bytes))
 	}
 	return nil
 }
 
 // format says what it will do, asks, and does it.
-func (f *formatFlags) format(ctx context.Context, c *cli.Common, cmd *cobra.Command) (err error) {
-	var dev volume.Opened
-	var info volume.Info
-	said, held := "", ""
-	if f.make {
-		if info, err = volume.Plan(f.bytes, f.options); err != nil {
-			return cli.Usagef("%w", err)
-		}
-		said = fmt.Sprintf("a file of %s, which is made", cli.Bytes(f.bytes))
-	} else {
-		if dev, err = f.open(ctx); err != nil {
-			return err
-		}
+func (f *formatFlags) format(ctx context.Context, c *cli.Common, cmd *cobra.Command) error {
+	dev, p, err := f.plan(ctx)
+	if dev != nil {
 		defer func() { _ = dev.Close() }() // what was made was flushed
-		plan := f.options
-		plan.DryRun = true
-		if info, err = volume.MakeVolume(dev, plan); err != nil {
-			return err
-		}
-		said, held = describe(f.address, dev), volume.Holds(dev)
 	}
-	say := c.Printer(cli.Out(cmd))
-	if c.Output == "table" {
-		f.say(say, said, held, info)
-	}
-	switch {
-	case f.dry:
-		if c.Output != "table" {
-			return c.PrintJSON(cli.Out(cmd), formatted{f.address.String(), held, false, volumeDoc(info)})
-		}
-		return nil
-	case f.yes:
-	case !cli.IsTerminal(os.Stdin):
-		return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf("%s was not formatted: nobody can be asked here; --yes says that it may be", f.address)}
-	case !agreed(fmt.Sprintf("format %s?", f.address)):
-		return &cli.ExitError{Code: cli.ExitRefused, Err: errors.New("nothing was formatted")}
-	}
-	if f.make {
-		if dev, err = f.create(ctx); err != nil {
-			return err
-		}
-		defer func() { _ = dev.Close() }() // as above
-	}
-	if info, err = volume.MakeVolume(dev, f.options); err != nil {
+	if err != nil {
 		return err
 	}
-	if c.Output != "table" {
-		return c.PrintJSON(cli.Out(cmd), formatted{f.address.String(), held, true, volumeDoc(info)})
+	say := func(string, ...any) {}
+	if c.Output == "table" {
+		say = c.Printer(cli.Out(cmd))
 	}
-	say("formatted: volume %x", info.ID)
+	p.print(say, f.address.String())
+	if !f.dry {
+		if err := f.agreed(); err != nil {
+			return err
+		}
+		if f.make {
+			if dev, err = f.create(ctx); err != nil {
+				return err
+			}
+			defer func() { _ = dev.Close() }() // as above
+		}
+		if p.volume, err = volume.MakeVolume(dev, f.options); err != nil {
+			return err
+		}
+		say("formatted: volume %x", p.volume.ID)
+	}
+	if c.Output == "table" {
+		return nil
+	}
+	return c.PrintJSON(cli.Out(cmd), formatted{f.address.String(), p.held, !f.dry, volumeDoc(p.volume)})
+}
+
+// formatPlan is what would be done.
+type formatPlan struct {
+	device, held string // what it is, and what it holds
+	volume       volume.Info
+}
+
+// plan opens the device, if there is one, and looks whether it may be formatted.
+func (f *formatFlags) plan(ctx context.Context) (dev volume.Opened, p formatPlan, err error) {
+	if f.make {
+		p.device = fmt.Sprintf("a file of %s, which is made", cli.Bytes(f.bytes))
+		if p.volume, err = volume.Plan(f.bytes, f.options); err != nil {
+			err = cli.Usagef("%w", err)
+		}
+		return nil, p, err
+	}
+	if dev, err = f.open(ctx); err != nil {
+		return nil, p, err
+	}
+	o := f.options
+	o.DryRun = true
+	if p.volume, err = volume.MakeVolume(dev, o); err != nil {
+		return dev, p, err
+	}
+	p.device, p.held = describe(f.address, dev), volume.Holds(dev)
+	return dev, p, nil
+}
+
+// agreed asks whether to go on.
+func (f *formatFlags) agreed() error {
+	switch {
+	case f.yes:
+		return nil
+	case !cli.IsTerminal(os.Stdin):
+		return refused("%s was not formatted: nobody can be asked here; --yes says that it may be", f.address)
+	case !agreed(fmt.Sprintf("format %s?", f.address)):
+		return refused("nothing was formatted")
+	}
 	return nil
+}
+
+func refused(format string, args ...any) error {
+	return &cli.ExitError{Code: cli.ExitRefused, Err: fmt.Errorf(format, args...)}
 }
 
 // formatted is what format says to programs.
@@ -305,18 +337,19 @@ type formatted struct {
 	Volume    superblock `json:"volume"`
 }
 
-// say prints what will be done.
-func (f *formatFlags) say(say func(string, ...any), device, held string, info volume.Info) {
-	say("device   %s: %s", f.address, device)
-	if held != "" {
-		say("holds    %s, which is lost", held)
+// print says what will be done.
+func (p *formatPlan) print(say func(string, ...any), address string) {
+	say("device   %s: %s", address, p.device)
+	if p.held != "" {
+		say("holds    %s, which is lost", p.held)
 	}
-	label := ""
-	if info.Label != "" {
-		label = fmt.Sprintf(", label %q", info.Label)
+	v, label := &p.volume, ""
+	if v.Label != "" {
+		label = fmt.Sprintf(", label %q", v.Label)
 	}
-	say("volume   %s: %s of %s in %s%s", cli.Bytes(info.Size), cli.Count(info.Segments, "segment"), cli.Bytes(info.Segment), cli.Count(info.Ranges, "range"), label)
-	say("cluster  %x", info.Cluster[:4])
+	say("volume   %s: %s of %s in %s%s", cli.Bytes(v.Size), cli.Count(v.Segments, "segment"), cli.Bytes(v.Segment),
+		cli.Count(v.Ranges, "range"), label)
+	say("cluster  %x", v.Cluster[:4])
 }
 
 // create makes the file and opens it.

@@ -110,8 +110,8 @@ func (p *checkPrinter) clear() {
 
 // end prints the sum.
 func (p *checkPrinter) end(x *volume.Checked) (err error) {
-	sum := checkSum{Segments: x.Free + x.Closed + x.Open, Free: x.Free, Closed: x.Closed, Open: x.Open, Changed: x.Changed, Good: x.Good, Damaged: x.Damaged,
-		Bytes: p.sum.Bytes, Bad: p.sum.Bad, Repaired: p.sum.Repaired, Seconds: p.sum.Seconds}
+	sum := checkSum{Segments: x.Free + x.Closed + x.Open, Free: x.Free, Closed: x.Closed, Open: x.Open, Changed: x.Changed,
+		Good: x.Good, Damaged: x.Damaged, Bytes: p.sum.Bytes, Bad: p.sum.Bad, Repaired: p.sum.Repaired, Seconds: p.sum.Seconds}
 	switch p.c.Output {
 	case "json":
 		err = p.c.PrintJSON(p.out, struct {
@@ -127,7 +127,8 @@ func (p *checkPrinter) end(x *volume.Checked) (err error) {
 		if x.Changed > 0 {
 			changed = fmt.Sprintf(", %d of them written anew meanwhile", x.Changed)
 		}
-		_, err = fmt.Fprintf(p.out, "%s: %d free, %d closed, %d open%s; %s good, %d damaged; %s read, %s/s; %d bad, %d repaired\n",
+		_, err = fmt.Fprintf(p.out, "%s: %d free, %d closed, %d open%s; %s good, %d damaged; "+
+			"%s read, %s/s; %d bad, %d repaired\n",
 			cli.Count(sum.Segments, "segment"), x.Free, x.Closed, x.Open, changed, cli.Count(x.Good, "block"), x.Damaged,
 			cli.Bytes(sum.Bytes), cli.Bytes(p.sum.Rate()), sum.Bad, sum.Repaired)
 	}

@@ -82,8 +82,9 @@ func volumeStatCommand() *cobra.Command {
 		Long: "Read the superblock and the index of each segment of a volume, and time some reads. Nothing is\n" +
 			"changed, and nodes may use the volume meanwhile. A segment is free, closed by its index, or open: a\n" +
 			"node writes to it, or did until it went away. Exit code 4: no volume is there.",
-		Example: "  hearth volume stat /srv/volume\n  hearth volume stat -o json nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
-		Args:    cli.Exactly("DEVICE"),
+		Example: "  hearth volume stat /srv/volume\n" +
+			"  hearth volume stat -o json nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
+		Args: cli.Exactly("DEVICE"),
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
@@ -175,17 +176,19 @@ func (s *statDoc) print(w io.Writer, survey *volume.Survey) error {
 			cli.Count(d.Queues, "queue"), d.Depth, cli.Bytes(int64(d.MaxTransfer)), onOff(d.HeaderDigest), onOff(d.DataDigest))
 	}
 	us := func(n float64) time.Duration { return time.Duration(n * float64(time.Microsecond)) }
-	fmt.Fprintf(t, "reads\t%d of 4 KiB: %v, %v, %v (least, median, most)\n", d.Latencies.Reads, us(d.Latencies.Least), us(d.Latencies.Median), us(d.Latencies.Most))
+	fmt.Fprintf(t, "reads\t%d of 4 KiB: %v, %v, %v (least, median, most)\n", d.Latencies.Reads,
+		us(d.Latencies.Least), us(d.Latencies.Median), us(d.Latencies.Most))
 	fmt.Fprintf(t, "volume\t%s, label %q, format %d, made %s\n", v.ID, v.Label, v.Format, v.Created)
 	for _, harm := range s.Harm {
 		fmt.Fprintf(t, "harm\t%s\n", harm)
 	}
 	fmt.Fprintf(t, "cluster\t%.8s, %s\n", v.Cluster, s.whose)
-	fmt.Fprintf(t, "segments\t%d of %s in %s: %d free, %d closed, %d open\n", v.Segments, cli.Bytes(v.Segment), cli.Count(v.Ranges, "range"), x.Free, x.Closed, x.Open)
+	fmt.Fprintf(t, "segments\t%d of %s in %s: %d free, %d closed, %d open\n", v.Segments, cli.Bytes(v.Segment),
+		cli.Count(v.Ranges, "range"), x.Free, x.Closed, x.Open)
 	fmt.Fprintf(t, "blocks\t%d of %s\n", x.Blocks, cli.Bytes(x.Bytes))
 	if x.Oldest != nil {
-		fmt.Fprintf(t, "written\tgenerations %d to %d; segment %d at %s to segment %d at %s\n", x.Generations[0], x.Generations[1],
-			x.Oldest.Segment, x.Oldest.Began, x.Newest.Segment, x.Newest.Began)
+		fmt.Fprintf(t, "written\tgenerations %d to %d; segment %d at %s to segment %d at %s\n", x.Generations[0],
+			x.Generations[1], x.Oldest.Segment, x.Oldest.Began, x.Newest.Segment, x.Newest.Began)
 	}
 	for _, n := range survey.Writers {
 		fmt.Fprintf(t, "by\tnode %x: %s\n", n.Node[:4], cli.Count(n.Segments, "segment"))
