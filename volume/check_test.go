@@ -147,8 +147,8 @@ func (s *sectors) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestWhatIsWrittenMeanwhileIsNoDamage(t *testing.T) {
-	// A check reads a block that is half written, and later whole. It reads a segment whose blocks are gone already
-	// while its new header is not there yet. Both were right the second time: neither is damage.
+	// A check reads a block that is half written, and later whole, while another one is half written then. It reads a
+	// segment whose blocks are gone already while its new header is not there yet. None of that is damage.
 	r := filled(t)
 	whole := append([]byte(nil), r.dev.durable...)
 	at := firstSegment + 3*pageSize
@@ -157,6 +157,15 @@ func TestWhatIsWrittenMeanwhileIsNoDamage(t *testing.T) {
 	if sum, found := checked(t, d, false); sum != (Checked{Free: 2, Closed: 2, Good: 30}) || len(found) > 0 {
 		t.Errorf("a block that was half written: %+v, %v", sum, found)
 	}
+	clear(r.dev.durable[at : at+pageSize])
+	d = &turning{fakeDevice: r.dev, then: func() {
+		copy(r.dev.durable, whole)
+		clear(r.dev.durable[at+1<<20 : at+1<<20+pageSize])
+	}}
+	if sum, found := checked(t, d, false); sum != (Checked{Free: 2, Closed: 2, Good: 29}) || len(found) > 0 {
+		t.Errorf("one block after the other is half written: %+v, %v", sum, found)
+	}
+	copy(r.dev.durable, whole)
 	clear(r.dev.durable[at : at+pageSize])
 	h := header{format: Format, volume: r.info().ID, generation: 9, salt: 99}
 	d = &turning{fakeDevice: r.dev, then: func() { h.put(r.dev.durable[firstSegment:]) }}
