@@ -233,7 +233,8 @@ func (f *formatFlags) read() (err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.size == "":
-		return fmt.Errorf("%s is not there: name a device, or have a file made with --size 10GiB: %w", path, fs.ErrNotExist)
+		return &cli.ExitError{Code: cli.ExitNotFound,
+			Err: fmt.Errorf("%s is not there: name a device, or have a file made with --size 10GiB", path)}
 	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/"):
 		return cli.Usagef("%s is not there, and a file below /dev lies in memory: make the device, or name another directory",
 			path)
