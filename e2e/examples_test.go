@@ -62,6 +62,11 @@ func examples(e *env) {
 			e.sh(o, line)
 			e.sh(o, lines["evict"][i])
 		}
+		e.sh(o, lines["volume format"][0]+" --force") // the second example of each names a target
+		for _, verb := range []string{"attach", "list", "detach", "stat", "check"} {
+			e.sh(o, lines["volume "+verb][0])
+		}
+		e.sh(o, lines["volume list"][1])
 		if code := node.terminate(os.Interrupt); code != 0 {
 			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
 		}
@@ -89,6 +94,7 @@ func examples(e *env) {
 		switch verb {
 		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
 		case "ring", "ring ls", "ring owners": // of a node that is in a ring
+		case "volume", "volume format", "volume list", "volume stat", "volume check", "volume attach", "volume detach":
 		case "":
 			e.sh(o, examples[0])
 		default:
@@ -98,7 +104,7 @@ func examples(e *env) {
 		}
 	}
 	// The caches are kept, and nothing else.
-	for dir, kept := range map[string]string{"/run": "", "/mnt": "", "/tmp": "", "/var/cache": "hearth", "/var/tmp": "hearth " + filepath.Base(e.base)} {
+	for dir, kept := range map[string]string{"/run": "", "/mnt": "", "/srv": "volume", "/tmp": "", "/var/cache": "hearth", "/var/tmp": "hearth " + filepath.Base(e.base)} {
 		entries, err := os.ReadDir(dir)
 		e.must(err, "read %s", dir)
 		var names []string
@@ -152,7 +158,7 @@ func (e *env) tools() {
 // default, or that an example names.
 func (e *env) machine() {
 	e.Helper()
-	for _, dir := range []string{"/run", "/mnt", "/tmp", "/var/cache"} {
+	for _, dir := range []string{"/run", "/mnt", "/srv", "/tmp", "/var/cache"} {
 		e.private(dir)
 	}
 	// The run's own directory stays where it is in a /var/tmp of the scenario's.

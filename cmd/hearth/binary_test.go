@@ -373,7 +373,7 @@ func TestExamplesRun(t *testing.T) {
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
 			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "wait", "cancel", "retry"}
-			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.Contains(line, "s3://") {
+			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.HasPrefix(line, "  hearth volume") || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)
 				if err != nil || found.ParseFlags(rest) != nil {

@@ -20,19 +20,16 @@ import (
 
 func volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volume", GroupID: "admin",
+		Use: "volume [list|format|stat|check|attach|detach]", GroupID: "admin",
 		Short: "Make, look at and check the volumes that keep blocks behind the cache",
 		Long: "Work with volumes: files, block devices, or namespaces of NVMe/TCP targets that several nodes share\n" +
-			"(docs/volumes.md). A DEVICE is a path, or nvme+tcp://HOST[:PORT]/NQN. These verbs go to the device\n" +
-			"themselves and need no running node.",
-		Example: "  hearth volume format --size 10GiB /srv/volume\n  hearth volume stat /srv/volume",
+			"(docs/volumes.md). A DEVICE is a path, or nvme+tcp://HOST[:PORT]/NQN. format, stat and check go to the\n" +
+			"device themselves and need no running node; list, attach and detach ask this machine's node.",
+		Example: "  hearth volume format --yes --size 10GiB /srv/volume\n  hearth volume stat /srv/volume",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    unknownVerb,
 	}
-	cmd.AddCommand(volumeFormatCommand(), volumeStatCommand(), volumeCheckCommand())
-	for _, name := range []string{"list", "attach", "detach"} {
-		cmd.AddCommand(laterCommand(name))
-	}
+	cmd.AddCommand(volumeFormatCommand(), volumeListCommand(), volumeStatCommand(), volumeCheckCommand(), volumeAttachCommand(), volumeDetachCommand())
 	return cmd
 }
 
@@ -181,7 +178,7 @@ func volumeFormatCommand() *cobra.Command {
 			"--yes. With --size a file that is not there is made, without taking its room at once.\n" +
 			"The volume belongs to the cluster of the configuration, by cluster.name and its key: the nodes of\n" +
 			"others refuse it.",
-		Example: "  hearth volume format --size 10GiB /srv/volume\n" +
+		Example: "  hearth volume format --yes --size 10GiB /srv/volume\n" +
 			"  hearth volume format --yes --label v1 nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
 		Args: cli.Exactly("DEVICE"),
 	}
@@ -200,7 +197,7 @@ func volumeFormatCommand() *cobra.Command {
 		if err := f.read(); err != nil {
 			return err
 		}
-		if f.options.Cluster, err = config.VolumeCluster(s.Ring); err != nil {
+		if f.options.Cluster, err = config.ClusterID(s.Ring); err != nil {
 			return cli.Usagef("%w", err)
 		}
 		return f.format(ctx, c, cmd)

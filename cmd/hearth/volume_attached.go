@@ -16,9 +16,9 @@ import (
 
 // This file has the verbs that ask a node for its volumes.
 
-func volumeListCommand(use string) *cobra.Command {
+func volumeListCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: "The volumes of this machine's node",
+		Use: "list", Short: "The volumes of this machine's node",
 		Long: "List the volumes that this machine's node was told to attach, with what it knows of each. BLOCKS are\n" +
 			"those that the node answers for: in a ring each node answers for its own. USED is what all nodes\n" +
 			"have written.",
@@ -90,15 +90,18 @@ func volumeAttachCommand() *cobra.Command {
 		Use: "attach DEVICE", Short: "Have this machine's node use a volume until it ends",
 		Long: "Attach a volume to the running node, and say why if that does not work. Each node of a ring attaches\n" +
 			"it by itself. The next start does not know of it: volumes: in the configuration does.",
-		Example: "  hearth volume attach /dev/nvme1n1\n  hearth volume attach nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1 --secret-file /etc/hearth/v1.secret",
-		Args:    cli.Exactly("DEVICE"),
+		Example: "  hearth volume attach /srv/volume\n" +
+			"  hearth volume attach --secret-file /etc/hearth/v1.secret nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
+		Args: cli.Exactly("DEVICE"),
 	}
 	c := cli.AddCommon(cmd)
 	cli.AddOutput(cmd, c)
-	var v config.Volume
-	cmd.Flags().StringVar(&v.SecretFile, "secret-file", "", "`FILE` of this node's key for DH-HMAC-CHAP, as the node finds it")
+	d := addDevice(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		v.URL, v.SecretFile = args[0], fromHere(v.SecretFile)
+		if err := d.read(args[0]); err != nil {
+			return err
+		}
+		v := config.Volume{URL: d.address.String(), SecretFile: fromHere(d.secret)}
 		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			x, err := n.Attach(ctx, v)
 			if err != nil {
@@ -118,7 +121,7 @@ func volumeDetachCommand() *cobra.Command {
 		Use: "detach DEVICE|LABEL|ID", Short: "Have this machine's node let go of a volume",
 		Long: "Write what is queued for a volume, and let go of it. What it holds stays, for other nodes and for the\n" +
 			"next time. A volume of the configuration is attached again at the next start.",
-		Example: "  hearth volume detach /dev/nvme1n1",
+		Example: "  hearth volume detach /srv/volume\n  hearth volume detach v1",
 		Args:    cli.Exactly("DEVICE|LABEL|ID"),
 	}
 	c := cli.AddCommon(cmd)
@@ -126,6 +129,11 @@ func volumeDetachCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return askNode(c, cmd, func(ctx context.Context, n *admin.Client) error {
 			x, err := n.Detach(ctx, args[0])
+			if admin.KindOf(err) == admin.KindNotFound { // perhaps a path from here
+				if y, again := n.Detach(ctx, fromHere(args[0])); again == nil {
+					x, err = y, nil
+				}
+			}
 			if err != nil {
 				return cli.HintUp(cli.Because(ctx, err))
 			}

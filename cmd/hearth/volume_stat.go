@@ -104,7 +104,7 @@ func volumeStatCommand() *cobra.Command {
 		if doc.Device, err = lookAtDevice(d.address, dev); err != nil {
 			return err
 		}
-		id, err := config.VolumeCluster(s.Ring)
+		id, err := config.ClusterID(s.Ring)
 		ours := id == survey.Cluster
 		switch {
 		case err != nil:

@@ -130,7 +130,7 @@ func TestVolumeFormat(t *testing.T) {
 	}
 	h.says(t, "volume format --yes --force --cluster-key-file /none v", 2, "cluster.key_file: read the cluster key: open /none")
 	h.says(t, "volume", 0, "format ")
-	h.says(t, "volume list", 2, "not in this version")
+	h.says(t, "volume list", 5, "hearth up")
 	h.says(t, "volume chekc v", 2, "the nearest is check")
 	h.says(t, "volume stat", 2, "DEVICE is missing: hearth volume stat DEVICE")
 }

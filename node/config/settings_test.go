@@ -62,7 +62,7 @@ func TestAVolumesClusterFollowsFromNameAndKey(t *testing.T) {
 	key, other := keyFile(t, 0o600), keyFile(t, 0o600)
 	seen := map[[16]byte]Membership{}
 	for _, r := range []Membership{{}, {Cluster: "prod"}, {KeyFile: key}, {Cluster: "prod", KeyFile: key}, {KeyFile: other}} {
-		id, err := VolumeCluster(r)
+		id, err := ClusterID(r)
 		if before, same := seen[id]; err != nil || same {
 			t.Errorf("%+v and %+v are one cluster, %v", before, r, err)
 		}
@@ -74,12 +74,12 @@ func TestAVolumesClusterFollowsFromNameAndKey(t *testing.T) {
 	}
 	t.Setenv(KeyVariable, string(text))
 	for _, r := range []Membership{{}, {Cluster: "hearth", Listen: "10.0.0.5:7946"}} {
-		if id, err := VolumeCluster(r); err != nil || seen[id].KeyFile != key || seen[id].Cluster != "" {
+		if id, err := ClusterID(r); err != nil || seen[id].KeyFile != key || seen[id].Cluster != "" {
 			t.Errorf("%+v with the key in the environment: the cluster of %+v, %v", r, seen[id], err)
 		}
 	}
 	for want, r := range map[string]Membership{"cluster.key_file: ": {KeyFile: "/none"}, "cluster.name: ": {Cluster: "a b"}} {
-		if _, err := VolumeCluster(r); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := ClusterID(r); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}

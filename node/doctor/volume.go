@@ -70,7 +70,7 @@ func (x shared) facts(ctx context.Context) (f volumeFacts) {
 	case volume.Namespace:
 		s := d.Stats()
 		f.remote = fmt.Sprintf("%s (%s), %d queues of %d commands", s.Portal, s.Access, s.Queues, s.Depth)
-		f.digests, f.most, f.locked = address.Digests(), s.MaxTransfer, s.ReadOnly
+		f.digests, f.most, f.locked = digests(address), s.MaxTransfer, s.ReadOnly
 	case *volume.File:
 		f.locked = d.ReadOnly()
 	}
@@ -86,6 +86,19 @@ func (x shared) facts(ctx context.Context) (f volumeFacts) {
 	}
 	slices.Sort(f.reads)
 	return f
+}
+
+// digests says what an address asks of the connection.
+func digests(a volume.Address) string {
+	switch header, data := a.Digests(); {
+	case header && data:
+		return "header and data digest"
+	case header:
+		return "header digest"
+	case data:
+		return "data digest"
+	}
+	return "no digests"
 }
 
 // judge says what the facts mean.
