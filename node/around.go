@@ -37,10 +37,10 @@ type around struct {
 	names *share.Names
 	ring  *peer.Ring // nil until the node has joined
 
-	// owners has blocks warmed up at their owners, and served does the same here for peers. Both are nil on a
-	// node without a disk tier.
-	owners *owners.Owners
-	served *owners.Served
+	// owners has blocks warmed up at their owners, and volumes does so onto volumes. served does the same here for
+	// peers. owners is nil on a node without a disk tier.
+	owners, volumes *owners.Owners
+	served          *owners.Served
 }
 
 var _ wiring.Router = (*around)(nil)
@@ -65,22 +65,37 @@ func (a *around) lists(dir [16]byte) (id string, self bool) {
 // openOwners has warm-up and prefetch do their work at the owners of blocks.
 func (n *Node) openOwners() {
 	a := n.ring
-	if a == nil || n.disk == nil {
+	if a == nil {
 		return
 	}
-	a.served = owners.NewServed(owners.ServedOptions{Own: watch.WarmUp{Loader: n.tiers.Own}, Ahead: n.tiers.Own, Disk: n.disk, Known: a.part.Check,
-		Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp})
-	a.owners = owners.New(owners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
-	a.part.Warms(a.served.Run, a.served.Calls())
+	o := owners.ServedOptions{Known: a.part.Check, Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
+		Volumes: &owners.Kept{Own: n.toVolumes(), Store: n.volumes, Known: n.volumesKnown}}
+	var load ring.Load
+	if n.disk != nil {
+		o.Own, o.Ahead, o.Disk = watch.WarmUp{Loader: n.tiers.Own}, n.tiers.Own, n.disk
+	}
+	a.served = owners.NewServed(o)
+	if n.disk != nil {
+		load = a.served.Run
+		a.owners = owners.New(owners.Options{Router: a.Router, Names: a.part.Active, Disk: n.disk, Served: a.served})
+	}
+	a.volumes = owners.New(owners.Options{Router: a.Router, Names: a.part.Active, Disk: n.volumes, Volumes: true, Served: a.served})
+	a.part.Warms(load, a.served.Calls())
 }
 
 // throttled adds the SlowDown answers that owners report to this node's own count. A nil around returns own as
 // it is.
 func (a *around) throttled(own func() int64) func() int64 {
-	if a == nil || a.owners == nil {
+	if a == nil {
 		return own
 	}
-	return func() int64 { return a.owners.Throttled(own()) }
+	return func() int64 {
+		n := a.volumes.Throttled(own())
+		if a.owners != nil {
+			n = a.owners.Throttled(n)
+		}
+		return n
+	}
 }
 
 // leave tells the other members that this node goes, and ends what it asks and answers. If nobody hears of it,
@@ -95,6 +110,9 @@ func (a *around) leave(unheard func(cause error)) (err error) {
 	a.names.Close()
 	if a.owners != nil {
 		a.owners.Close()
+	}
+	if a.served != nil {
+		a.volumes.Close()
 		a.served.Close()
 	}
 	return err

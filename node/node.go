@@ -83,6 +83,7 @@ type stores struct {
 	disk *disk.Store // nil if there is no disk tier
 	// volumes may have none attached.
 	volumes *volume.Set
+	places  places
 	mem     *cache.RAM
 }
 

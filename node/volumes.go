@@ -14,7 +14,9 @@ import (
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
+	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/volume"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // mostQueued bounds the bytes of blocks that wait to be written to one volume. In a small cache it is less.
@@ -25,6 +27,7 @@ func (n *Node) makeVolumes() {
 	owns := func(volume [16]byte, span int) bool { // placed as the extents of an object are
 		return n.owner.owns(hearth.ID{Version: volume, Index: int64(span) * hearth.ExtentBlocks})
 	}
+	n.places.turn = make(chan struct{}, 1)
 	n.volumes = volume.NewSet(volume.SetOptions{Copies: n.config.Volumes.Copies, Told: n.tellVolume, Who: n.who,
 		Options: volume.Options{Pool: n.pool, Queue: min(mostQueued, n.pool.Stats().Budget/16), Mine: n.owner.owns, Owns: owns}})
 }
@@ -58,6 +61,67 @@ func (n *Node) attach(v config.Volume) (*volume.Attachment, error) {
 	return a, nil
 }
 
+// volumeLoader has volumes keep this node's own blocks. A block that no volume takes now is not read for that.
+type volumeLoader struct {
+	warmup.Loader
+	set *volume.Set
+}
+
+func (n *Node) toVolumes() warmup.Loader {
+	return volumeLoader{watch.WarmUp{Loader: n.tiers.Lasting}, n.volumes}
+}
+
+// Load implements warmup.Loader. The blocks lie in one extent, and so on the same volumes.
+func (l volumeLoader) Load(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, error) bool) {
+	err := l.set.Refuses(first.ID())
+	if err == nil {
+		l.Loader.Load(ctx, first, n, each)
+		return
+	}
+	for i := range n {
+		if !each(first.Object.Block(first.Index+int64(i)), hearth.NotKept(err.Error())) {
+			return
+		}
+	}
+}
+
+// volumesKnown waits until it is known what the volumes hold of the blocks that belong to this node now.
+func (n *Node) volumesKnown(ctx context.Context) error {
+	if err := n.learnPlaces(ctx); err != nil {
+		return err
+	}
+	return n.volumes.Known(ctx)
+}
+
+// places is for which owners the volumes were learned last. turn has capacity 1; who has put into it has the rest.
+type places struct {
+	turn  chan struct{}
+	known time.Time
+}
+
+// learnPlaces has volumes learn again what they hold for this node, if blocks belong to other nodes than before.
+func (n *Node) learnPlaces(ctx context.Context) error {
+	if n.ring == nil {
+		return nil
+	}
+	p := &n.places
+	select {
+	case p.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-p.turn }()
+	t := n.ring.Table()
+	if t == nil || t.Changed.Equal(p.known) {
+		return nil
+	}
+	err := n.volumes.Relearn(ctx)
+	if err == nil {
+		p.known = t.Changed
+	}
+	return err
+}
+
 // placesEvery is how often a node looks whether blocks belong to other nodes now.
 const placesEvery = time.Second
 
@@ -65,13 +129,9 @@ const placesEvery = time.Second
 func (n *Node) followPlaces(ctx context.Context) {
 	tick := time.NewTicker(placesEvery)
 	defer tick.Stop()
-	var known time.Time
 	for {
-		if t := n.ring.Table(); t != nil && t.Changed != known {
-			known = t.Changed
-			if err := n.volumes.Relearn(ctx); err != nil {
-				return // the node ends
-			}
+		if n.learnPlaces(ctx) != nil {
+			return // the node ends
 		}
 		select {
 		case <-tick.C:

@@ -79,6 +79,10 @@ func (n *Node) openJobs() (err error) {
 			p.Owners = n.ring.owners
 		}
 	}
+	p.Volumes = &jobs.Volumes{Set: n.volumes, Source: n.toVolumes(), Known: n.volumesKnown, Pins: &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}}
+	if n.ring != nil {
+		p.Volumes.Owners = n.ring.volumes
+	}
 	if n.jobs.keeper, err = jobs.OpenPins(k, n.jobs.ready); err != nil {
 		return err
 	}

@@ -155,6 +155,7 @@ func (v *Volume) write() {
 func (v *Volume) append(items []item) {
 	w := &v.writer
 	errs := make([]error, len(items))
+	first := make(map[hearth.ID]int, len(items)) // of a block that was given twice: it ends as its first item does
 	for i, x := range items {
 		if x.view == nil {
 			errs[i] = errors.Join(v.writeStage(errs), v.flushDevice(), w.lost)
@@ -165,6 +166,10 @@ func (v *Volume) append(items []item) {
 			errs[i] = err
 			continue
 		}
+		if _, twice := first[x.id]; twice {
+			continue
+		}
+		first[x.id] = i
 		if _, held := v.index.Get(x.id, nil); held {
 			continue
 		}
@@ -172,6 +177,9 @@ func (v *Volume) append(items []item) {
 	}
 	_ = v.writeStage(errs) // the blocks' errors say it
 	for i, x := range items {
+		if k, ok := first[x.id]; ok && errs[i] == nil && x.view != nil {
+			errs[i] = errs[k]
+		}
 		if errs[i] != nil && x.view != nil {
 			v.stats.dropped.Add(1)
 		}

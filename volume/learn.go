@@ -17,7 +17,7 @@ const learners = 8
 
 // learn reads the indexes of all segments, and keeps the places of this node's blocks. Segments that no
 // index closes were open when a node ended; their records are found by their headers, and where the range
-// is this node's, an index closes them.
+// is this node's, an index closes them. The caller has counted it in reading.
 func (v *Volume) learn() {
 	v.learning.Lock()
 	defer v.learning.Unlock()
@@ -36,12 +36,14 @@ func (v *Volume) learn() {
 		})
 	}
 	_ = work.Wait() // none fails
+	v.reading.Add(-1)
 	v.tell()
 }
 
 // Relearn reads the indexes again, since Mine or Owns have other answers now. Places of blocks that are not
 // this node's any more are forgotten. It waits for that, or for ctx.
 func (v *Volume) Relearn(ctx context.Context) error {
+	v.reading.Add(1) // before anything is forgotten
 	var others []hearth.ID
 	v.index.Each(func(id hearth.ID, _ record.Place) {
 		if !v.o.Mine(id) {

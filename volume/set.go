@@ -23,7 +23,7 @@ import (
 const MaxVolumes = 16
 
 var (
-	errNone      = errors.New("no volume is attached")
+	errNone      = errors.New("no volume is attached: attach one by hearth volume attach, or name it in volumes: of the configuration")
 	errDetached  = errors.New("it was detached")
 	errSameTwice = errors.New("the same volume is attached already")
 )
@@ -68,6 +68,7 @@ type Set struct {
 	all  atomic.Pointer[[]*Attachment] // copied when it changes
 	mu   sync.Mutex                    // held while all changes
 	ends bool                          // of mu: Close was called
+	news news                          // told whenever what Known asks may have changed
 }
 
 // Attachment is a volume that a node was told to attach.
@@ -94,6 +95,10 @@ func NewSet(o SetOptions) *Set {
 		o.Told = func(*Attachment) {}
 	}
 	s := &Set{o: o}
+	s.o.Told = func(a *Attachment) {
+		s.news.tell()
+		o.Told(a)
+	}
 	s.all.Store(new([]*Attachment))
 	return s
 }
@@ -147,6 +152,7 @@ func (s *Set) Detach(a *Attachment) {
 	all := slices.DeleteFunc(slices.Clone(*s.all.Load()), func(x *Attachment) bool { return x == a })
 	s.all.Store(&all)
 	s.mu.Unlock()
+	s.news.tell()
 	a.cancel(errDetached)
 	<-a.ended
 }

@@ -85,6 +85,7 @@ type Volume struct {
 	away    atomic.Pointer[error] // why it is out of use; nil: it is in use
 	paused  atomic.Pointer[pause] // writes are; nil: they are not
 	learned atomic.Int64
+	reading atomic.Int32 // how many times the indexes are or will be read; 0: they have been
 	failed  atomic.Int32 // reads in a row
 
 	learning sync.Mutex    // held while the indexes are read
@@ -139,6 +140,7 @@ func Attach(d Device, o Options) (*Volume, error) {
 	v.writer.begin(v)
 	v.queue.begin(o.Queue)
 	go v.write()
+	v.reading.Add(1)
 	v.work.Go(v.learn)
 	return v, nil
 }
@@ -230,6 +232,7 @@ func (v *Volume) comeBack() {
 			continue
 		}
 		v.failed.Store(0)
+		v.reading.Add(1)
 		v.away.Store(nil)
 		v.tell()
 		v.learn() // others may have written over segments meanwhile

@@ -41,6 +41,8 @@ type Request struct {
 	// Check reads what is held from the device, compares it and its names with a fresh
 	// listing, and loads nothing.
 	Check bool `json:"check,omitempty"`
+	// ToVolume keeps blocks on volumes, or checks what volumes hold, in the place of disks.
+	ToVolume bool `json:"to_volume,omitempty"`
 	// Rate limits what the job asks of origins, or what a check reads, in bytes per
 	// second. 0 means no limit.
 	Rate int64 `json:"rate,omitempty"`
@@ -76,11 +78,17 @@ func (q *Request) Typed(path string) string {
 	return path
 }
 
+// OnVolumes ends the line of a request that is about volumes.
+const OnVolumes = " on volumes"
+
 // What is the request in one line.
 func (q *Request) What() string {
 	what := strings.Join(q.Shown(), " ")
 	if q.List != "" {
 		what = "list " + q.List
+	}
+	if q.ToVolume {
+		what += OnVolumes
 	}
 	switch {
 	case q.Check:

@@ -170,7 +170,7 @@ func (c *commit) ensure(ctx context.Context) error {
 		loaded += it.out.loaded + it.out.held // the write of another may be under way
 	}
 	if loaded > 0 {
-		c.flush(ctx)
+		_ = c.flush(ctx) // what is lost by that is loaded again, or was counted
 	}
 	var well []*outcome
 	for _, it := range c.pending {
@@ -201,25 +201,29 @@ func (c *commit) ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.flush(ctx)
+	why := j.o.words.declined
+	if err := c.flush(ctx); err != nil { // a volume forgets what it could not flush
+		why = j.o.words.unsafe + err.Error()
+		j.engine.told("warm-up cannot flush "+j.o.words.tier, fmt.Errorf("job %s: %w", j.rec.ID, err))
+	}
 	has = j.loader.has(ctx, outcomes(again)...)
 	for _, it := range again { // what is gone again, beyond that
 		lost := it.out.lost(has) - it.out.notKept - it.out.failed - it.out.archived
-		it.out.lose(max(0, lost), cmp.Or(it.out.cause, causeDeclined))
+		it.out.lose(max(0, lost), cmp.Or(it.out.cause, why))
 	}
 	return nil
 }
 
-// flush brings what was loaded to the device. If that fails twice, the blocks that the
-// error concerns are not kept, though they can be read.
-func (c *commit) flush(ctx context.Context) {
+// flush brings what was loaded to the device. If that fails twice, it returns why, and the
+// blocks that the error concerns are not kept, though they can be read.
+func (c *commit) flush(ctx context.Context) error {
 	j := c.job
 	err := j.loader.flush(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = j.loader.flush(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
-		return
+		return nil
 	}
 	concerns, has, lost := atRisk(err), j.loader.has(ctx, outcomes(c.pending)...), int64(0)
 	for _, it := range c.pending {
@@ -228,12 +232,13 @@ func (c *commit) flush(ctx context.Context) {
 		}
 		n := it.out.sum(func(b hearth.Block) bool { return concerns(b) && has(b.ID()) })
 		n = min(n, it.out.loaded+it.out.held)
-		it.out.lose(n, causeUnsafe+err.Error())
+		it.out.lose(n, j.o.words.unsafe+err.Error())
 		lost += n
 	}
 	if lost > 0 {
-		j.engine.told("warm-up cannot flush the disk tier", fmt.Errorf("job %s: %w", j.rec.ID, err))
+		j.engine.told("warm-up cannot flush "+j.o.words.tier, fmt.Errorf("job %s: %w", j.rec.ID, err))
 	}
+	return err
 }
 
 func outcomes(items []*item) (all []*outcome) {

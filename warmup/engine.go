@@ -35,8 +35,10 @@ type Options struct {
 	// Checker reads what Keeper holds. nil means that there are no checks.
 	Checker Checker
 	// Room says what fits. nil means that everything fits.
-	Room  Room
-	Names Names
+	Room Room
+	// Volumes are in the place of the disk tier for jobs whose request says so. nil means that there are none.
+	Volumes *Volumes
+	Names   Names
 	// Records keep jobs; nil means that Files keep them. Files keep lists.
 	Records Records
 	Files   *Files
@@ -53,6 +55,42 @@ type Options struct {
 	Log func(what string, err error)
 
 	checkpoint time.Duration // 0 means checkpointEvery; tests are in a hurry
+
+	claims *pins.Claims // of the jobs at work
+	// known waits until the Keeper knows what it holds. nil means that it knows.
+	known func(ctx context.Context) error
+	words words
+}
+
+// Volumes are what jobs that keep blocks on volumes have in the place of the Options' fields of the same names.
+type Volumes struct {
+	Source  Loader
+	Keeper  hearth.Store
+	Owners  Owners
+	Pins    *Pins
+	Checker Checker
+	Room    Room
+	// Known waits until it is known what the volumes hold. Until then Keeper misses blocks that it has. An error says
+	// why none can be used. Waits says what it would wait for now; "" means for nothing.
+	Known func(ctx context.Context) error
+	Waits func() string
+}
+
+// words are how people call what keeps the blocks of a job.
+type words struct{ tier, unsafe, declined, full string }
+
+func (o *Options) nameDisk() {
+	o.claims = &pins.Claims{}
+	o.words = words{tier: "the disk tier", unsafe: "it could not be flushed to the disk: ", declined: "the disk tier took it and did not keep it",
+		full: "the cache has no room for it beside what else is read"}
+}
+
+// onVolumes makes these the Options of jobs that keep blocks on volumes.
+func (o *Options) onVolumes(v *Volumes) {
+	o.Source, o.Keeper, o.Owners, o.Pins, o.Checker, o.Room, o.known = v.Source, v.Keeper, v.Owners, v.Pins, v.Checker, v.Room, v.Known
+	o.claims = &pins.Claims{}
+	o.words = words{tier: "volumes", unsafe: "it could not be flushed to its volume: ", declined: "a volume took it and did not keep it",
+		full: "the volumes have no room for it beside what else comes there"}
 }
 
 // Durable hears of jobs, for the pins that they make.
@@ -70,9 +108,8 @@ const mostJobs = 8
 
 // Engine runs jobs.
 type Engine struct {
-	o      Options
+	o, vol Options // of jobs that keep blocks in the disk tier, and on volumes
 	gate   *Gate
-	claims pins.Claims
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
@@ -109,7 +146,11 @@ func Open(o Options) (*Engine, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Engine{o: o, gate: NewGate(), line: newLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e := &Engine{o: o, vol: o, gate: NewGate(), line: newLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
+	e.o.nameDisk()
+	if o.Volumes != nil {
+		e.vol.onVolumes(o.Volumes)
+	}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {
@@ -142,9 +183,8 @@ func (e *Engine) Close() {
 // Submit begins a job. If the request has a list, paths is the list, separated by NUL if
 // nul is set. canonical rewrites a path so that it means the same after a restart.
 func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(string) string) (Record, error) {
-	if e.o.Keeper == nil && !q.MetadataOnly {
-		return Record{}, Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
-			"or warm up names alone with --metadata-only")
+	if err := e.refuses(&q); err != nil {
+		return Record{}, err
 	}
 	r := Record{ID: newID(), Request: q, State: Queued, Times: Times{Created: e.o.Now()}, Since: e.o.Names.Now()}
 	r.Targets, r.As = nil, nil
@@ -179,6 +219,29 @@ func (e *Engine) Submit(q Request, paths io.Reader, nul bool, canonical func(str
 	}
 	e.forget()
 	return begun, nil
+}
+
+// of returns what a job works with.
+func (e *Engine) of(q *Request) *Options {
+	if q.ToVolume {
+		return &e.vol
+	}
+	return &e.o
+}
+
+// refuses says why a job of this kind cannot do anything at this node.
+func (e *Engine) refuses(q *Request) error {
+	switch {
+	case q.ToVolume && (e.o.Volumes == nil || q.PinS != 0):
+		return Refusal("nothing can be kept on volumes here, and pins hold what disks have: " +
+			"attach a volume by hearth volume attach, or volumes: in the configuration, and leave out --pin")
+	case q.ToVolume && q.Check && e.o.Files.Dir == "":
+		return Refusal("what a check finds is kept on disk, and this node has no disk tier: start it with --cache-disks PATH=SIZE")
+	case e.of(q).Keeper == nil && !q.MetadataOnly:
+		return Refusal("this node has no disk tier, so that nothing can be kept for later: start it with --cache-disks PATH=SIZE, " +
+			"or warm up names alone with --metadata-only")
+	}
+	return nil
 }
 
 // beginLocked lets a job begin once its record is saved. It saves without the lock. A
@@ -265,7 +328,8 @@ func (e *Engine) startLocked(r Record) {
 	place := e.line.Join()
 	ctx, stop := context.WithCancelCause(e.ctx)
 	e.shown[r.ID].stop = stop
-	j := &job{engine: e, rec: r, loader: newLoader(&e.o, r.Rate), began: time.Now(), before: r.Worked}
+	o := e.of(&r.Request)
+	j := &job{engine: e, o: o, rec: r, loader: newLoader(o, r.Rate), began: time.Now(), before: r.Worked}
 	j.loader.meter.Start(r.Measured)
 	e.work.Go(func() {
 		defer stop(nil)
@@ -283,17 +347,16 @@ func (e *Engine) startLocked(r Record) {
 		j.share = e.gate.Join()
 		defer j.share.Leave()
 		defer j.loader.pins.Close()
-		defer e.claims.Close(j.claim)
+		defer o.claims.Close(j.claim)
 		j.end(guarded(func() error { return j.run(ctx) }))
 	})
 }
 
 // open opens the job's set of pins and its claim, so that jobs let in later see them.
 func (j *job) open() {
-	e := j.engine
-	j.loader.pins = e.o.Pins.Open()
-	if e.o.Room != nil {
-		j.claim, j.others = e.claims.Open(j.loader.pins, len(e.o.Room.Rooms(nil)), j.rec.Loads())
+	j.loader.pins = j.o.Pins.Open()
+	if j.o.Room != nil {
+		j.claim, j.others = j.o.claims.Open(j.loader.pins, len(j.o.Room.Rooms(nil)), j.rec.Loads())
 	}
 }
 
@@ -327,7 +390,7 @@ func (j *job) end(err error) {
 	if d := j.engine.o.Durable; d != nil {
 		d.End(r)
 	}
-	j.engine.claims.Close(j.claim) // the durable pins claim what they hold by now
+	j.o.claims.Close(j.claim) // the durable pins claim what they hold by now
 	j.engine.stopped(r.ID)
 	j.save()
 }
@@ -398,7 +461,16 @@ func (e *Engine) Get(id string) (View, <-chan struct{}, error) {
 	if s == nil {
 		return View{}, nil, unknown(id)
 	}
-	return s.view(), e.changed, nil
+	return e.view(s), e.changed, nil
+}
+
+// view is how a job is shown, with what it waits for.
+func (e *Engine) view(s *shown) View {
+	v := s.view()
+	if v.ToVolume && !v.State.Over() && e.o.Volumes != nil && e.o.Volumes.Waits != nil {
+		v.Waits = e.o.Volumes.Waits()
+	}
+	return v
 }
 
 // Done is closed when the Engine ends.
@@ -417,7 +489,7 @@ func (e *Engine) List() []View {
 	defer e.mu.Unlock()
 	all := make([]View, 0, len(e.shown))
 	for _, s := range e.shown {
-		all = append(all, s.view())
+		all = append(all, e.view(s))
 	}
 	slices.SortFunc(all, func(a, b View) int { return older(b.Record, a.Record) })
 	return all

@@ -350,7 +350,7 @@ func TestWhatCannotBeFlushedIsNotDone(t *testing.T) {
 			if v.Counters.NotKept != lost || v.Counters.Sum() != total || v.BytesDone != total.Bytes-lost.Bytes || (v.State == Done) != (lost.Files == 0) {
 				t.Errorf("%s, again %v: not kept %+v, want %+v: %+v", c.what, again, v.Counters.NotKept, lost, v)
 			}
-			if lost.Files > 0 && (v.State != Partly || len(v.Samples) == 0 || !strings.HasPrefix(v.Samples[0].Cause, causeUnsafe)) {
+			if lost.Files > 0 && (v.State != Partly || len(v.Samples) == 0 || !strings.HasPrefix(v.Samples[0].Cause, "it could not be flushed to the disk: ")) {
 				t.Errorf("%s, again %v: %s, %+v", c.what, again, v.State, v.Samples)
 			}
 		}

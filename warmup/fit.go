@@ -43,8 +43,8 @@ func newFit(of Room, targets []string, mine *pins.Claim, before []*pins.Claim) *
 		return &fit{Fit: pins.NewFit(nil, nil, nil, nil)}
 	}
 	f := &fit{Fit: pins.NewFit(of.Rooms(targets), mine, before, of.Within(targets)), of: of, targets: targets}
-	if ring, ok := of.(interface{ Of() string }); ok {
-		f.Of = ring.Of()
+	if named, ok := of.(interface{ Of() pins.Place }); ok {
+		f.Place = named.Of()
 	}
 	return f
 }

@@ -183,7 +183,7 @@ func TestAClaimLastsOverARestart(t *testing.T) {
 	w.kill()
 	w.open()
 	hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { // its claim is open before the other one's
-		_, open := w.engine.claims.Open(nil, 0, false)
+		_, open := w.engine.o.claims.Open(nil, 0, false)
 		return len(open) == 1
 	})
 	if v := w.over(w.start("/b")); v.Kind != kindRefused {

@@ -27,6 +27,7 @@ const lastPass = 2
 // job is a Record at work.
 type job struct {
 	engine *Engine
+	o      *Options // what it works with
 	loader *loader
 	share  *GateShare
 	claim  *pins.Claim   // of what it loads; nil means that it loads nothing
@@ -54,7 +55,7 @@ type job struct {
 func (j *job) run(ctx context.Context) error {
 	r := &j.rec
 	if r.Started == nil {
-		now := j.engine.o.Now()
+		now := j.o.Now()
 		r.Started = &now
 	}
 	if r.State == Queued {
@@ -67,6 +68,9 @@ func (j *job) run(ctx context.Context) error {
 	}
 	j.share.Large(streams(j.plan.Total.Bytes))
 	j.save()
+	if err := j.learn(ctx); err != nil {
+		return err
+	}
 	switch {
 	case r.Check:
 		return j.check(ctx)
@@ -90,6 +94,21 @@ func (j *job) run(ctx context.Context) error {
 		}
 		r.Cursor, r.Missing = Cursor{}, 0
 		j.save()
+	}
+	return nil
+}
+
+// learn waits until it is known what is held. Otherwise a job would load all of that again.
+func (j *job) learn(ctx context.Context) error {
+	if j.o.known == nil || j.rec.MetadataOnly {
+		return nil
+	}
+	err := j.o.known(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return &failure{kindRefused, "nothing can be kept on volumes: " + err.Error()}
 	}
 	return nil
 }
@@ -143,7 +162,7 @@ func (j *job) pass(ctx context.Context) error {
 			return err
 		})
 	}
-	if room := j.engine.o.Room; room != nil && !j.rec.Check {
+	if room := j.o.Room; room != nil && !j.rec.Check {
 		j.spare = &pins.Spare{Free: room.Free, Fits: counted}
 	}
 	j.pinned = true
@@ -225,7 +244,7 @@ func (j *job) walk(ctx context.Context, from Cursor, order chan<- *item, begin f
 
 // over makes the walk over what the job was asked for.
 func (j *job) over() walk {
-	w := walk{Options: &j.engine.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
+	w := walk{Options: j.o, since: j.rec.Since, targets: j.targets, breathe: j.engine.gate.Breathe,
 		goesOn: j.rec.Pass == 0 || j.rec.Counters.Failed.Files > 0, single: j.rec.List == "" && len(j.rec.Targets) == 1}
 	if j.rec.Check {
 		w.refresh, w.gone = j.refresh, j.gone
@@ -271,7 +290,7 @@ func (j *job) present(ctx context.Context, it *item) bool {
 		return true
 	}
 	if j.rec.Pass == lastPass {
-		it.out.notKept, it.out.cause = it.out.lost(has), "the cache has no room for it beside what else is read"
+		it.out.notKept, it.out.cause = it.out.lost(has), j.o.words.full
 		return true
 	}
 	return false
@@ -282,7 +301,7 @@ func (j *job) present(ctx context.Context, it *item) bool {
 func (j *job) begin(ctx context.Context, it *item) (err error) {
 	dir, bytes, o := 0, int64(0), &it.ref.object
 	if j.spare != nil {
-		dir, bytes = j.engine.o.Room.Needs(o)
+		dir, bytes = j.o.Room.Needs(o)
 	}
 	it.end, err = j.spare.Begin(ctx, dir, bytes*it.n/max(1, o.Blocks()))
 	return err
@@ -320,7 +339,7 @@ func (j *job) pin(r *ref) {
 // its room.
 func (j *job) pinAll(ctx context.Context) {
 	defer j.claim.Whole()
-	fit := newFit(j.engine.o.Room, j.rec.Targets, j.claim, j.others)
+	fit := newFit(j.o.Room, j.rec.Targets, j.claim, j.others)
 	var mu sync.Mutex
 	c := &count{walk: j.over(), listed: func(int64, int64) {}}
 	c.each = func(r ref) error {
@@ -336,9 +355,8 @@ func (j *job) pinAll(ctx context.Context) {
 
 // count sums up what there is, and refuses what cannot fit.
 func (j *job) count(ctx context.Context) error {
-	o := &j.engine.o
 	defer j.claim.Whole()
-	fit := newFit(o.Room, j.rec.Targets, j.claim, j.others)
+	fit := newFit(j.o.Room, j.rec.Targets, j.claim, j.others)
 	c := &count{walk: j.over()}
 	if j.rec.DryRun {
 		c.ahead = j.loader.ahead

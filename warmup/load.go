@@ -100,9 +100,7 @@ func newLoader(o *Options, limit int64) *loader {
 }
 
 const (
-	causeUnsafe   = "it could not be flushed to the disk: "
 	causeWeak     = "it has no strong ETag, so that no tier keeps it"
-	causeDeclined = "the disk tier took it and did not keep it"
 	causeChanging = "it changes while it is loaded"
 )
 

@@ -41,6 +41,9 @@ type Loader interface {
 
 // has tells which blocks of some steps are held.
 func (l *loader) has(ctx context.Context, of ...*outcome) func(hearth.ID) bool {
+	if l.known != nil {
+		_ = l.known(ctx) // what cannot be used holds nothing
+	}
 	if l.Owners == nil {
 		return l.keeper.Has
 	}
@@ -80,7 +83,7 @@ const askedAhead = 1024
 func (l *loader) along(ctx context.Context, o *hearth.Object) func(hearth.ID) bool {
 	part := outcome{object: o}
 	if l.Owners == nil {
-		return l.keeper.Has
+		return l.has(ctx)
 	}
 	var has func(hearth.ID) bool
 	return func(id hearth.ID) bool {

@@ -129,7 +129,7 @@ func TestNamesGiveWayToReaders(t *testing.T) {
 				}
 			})
 			o := Options{Names: h, Keeper: h, Explain: error.Error}
-			j := &job{engine: &Engine{o: o, gate: g}, loader: newLoader(&o, 0), share: g.Join(), rec: Record{Request: Request{Targets: []string{"/"}, DryRun: true}}}
+			j := &job{engine: &Engine{o: o, gate: g}, o: &o, loader: newLoader(&o, 0), share: g.Join(), rec: Record{Request: Request{Targets: []string{"/"}, DryRun: true}}}
 			defer j.share.Leave()
 			time.Sleep(time.Second)
 			began := time.Now()

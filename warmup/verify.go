@@ -52,7 +52,7 @@ type checking struct {
 
 // check is the run of a job that checks: one walk, with fresh names.
 func (j *job) check(ctx context.Context) error {
-	r, o := &j.rec, &j.engine.o
+	r, o := &j.rec, j.o
 	name := filepath.Join(o.Files.Dir, r.ID)
 	if r.Checked == nil { // it begins, perhaps not for the first time
 		r.Checked = &Checked{}
@@ -81,7 +81,7 @@ func (j *job) check(ctx context.Context) error {
 	})()
 	j.checking = c
 	if err := j.loader.keeper.Flush(ctx); err != nil && ctx.Err() == nil { // to be read, a block must be on the device
-		j.engine.told("a check cannot flush the disk tier", fmt.Errorf("job %s: %w", r.ID, err))
+		j.engine.told("a check cannot flush "+o.words.tier, fmt.Errorf("job %s: %w", r.ID, err))
 	}
 	if err := j.pass(ctx); err != nil {
 		return err

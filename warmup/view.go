@@ -30,6 +30,9 @@ type Progress struct {
 	// Found counts the files found so far.
 	Errors int64 `json:"errors"`
 	Found  int64 `json:"files_found"`
+	// Waits says what the job waits for before it goes on, such as a volume that is being read. It is empty if it
+	// waits for nothing.
+	Waits string `json:"waits,omitempty"`
 }
 
 func (s *shown) view() View {

@@ -28,7 +28,7 @@ type warmupFlags struct {
 	nul, metadata, dry bool
 	detach             bool
 	pin                string
-	check              bool
+	check, volumes     bool
 	replicas           string // of later versions
 	request            warmup.Request
 	enough             float64 // the part of the job that is waited for, 0 to 1
@@ -45,8 +45,9 @@ func warmupCommand() *cobra.Command {
 			"3: not all of it is present (the lines before say why), 8: it does not fit.\n" +
 			"With --check nothing is loaded: every byte is read from the device, past the page cache, and compared\n" +
 			"with its checksum, and names with a fresh listing. What is missing, corrupt, changed or vanished is\n" +
-			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.",
-		Example: "  hearth warmup /\n  hearth warmup --check /",
+			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.\n" +
+			"With --to-volume all of that is about the node's volumes, in the place of its disk cache.",
+		Example: "  hearth warmup /\n  hearth warmup --check /\n  hearth warmup --to-volume /",
 		Args:    cobra.ArbitraryArgs,
 	}
 	c := cli.AddCommon(cmd)
@@ -63,6 +64,7 @@ func warmupCommand() *cobra.Command {
 	s.StringVar(&f.pin, "pin", "", "keep it in the cache for so long, whatever else is read (0: until hearth unpin)")
 	s.StringVar(&f.replicas, "replicas", "", "")
 	s.BoolVar(&f.check, "check", false, "load nothing: read what is held from the device, compare it and its names with the origin's listing")
+	s.BoolVar(&f.volumes, "to-volume", false, "keep it on the node's volumes, not in its disk cache; with --check: check what they hold")
 	s.Lookup("pin").NoOptDefVal = "24h"
 	for _, later := range []string{"replicas"} {
 		s.Lookup(later).Hidden = true
@@ -100,7 +102,8 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 	if (len(args) == 0) == (f.list == "") {
 		return cli.Usagef("name either paths or a list with -f: hearth %s", cmd.Use)
 	}
-	for _, pair := range [][2]string{{"detach", "wait"}, {"detach", "dry-run"}, {"metadata-only", "dry-run"}, {"pin", "dry-run"}, {"pin", "metadata-only"}} {
+	for _, pair := range [][2]string{{"detach", "wait"}, {"detach", "dry-run"}, {"metadata-only", "dry-run"}, {"pin", "dry-run"}, {"pin", "metadata-only"},
+		{"to-volume", "pin"}, {"to-volume", "metadata-only"}} {
 		if cmd.Flags().Changed(pair[0]) && cmd.Flags().Changed(pair[1]) {
 			return cli.Usagef("--%s and --%s exclude each other", pair[0], pair[1])
 		}
@@ -108,7 +111,7 @@ func (f *warmupFlags) read(cmd *cobra.Command, args []string) (err error) {
 	if f.nul && f.list == "" {
 		return cli.Usagef("-0 is for a list: -f LIST")
 	}
-	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry, Check: f.check}
+	f.request = warmup.Request{Targets: args, List: f.list, MetadataOnly: f.metadata, DryRun: f.dry, Check: f.check, ToVolume: f.volumes}
 	if f.pin != "" {
 		if f.request.PinS, err = pinFor(f.pin); err != nil {
 			return cli.Usagef("--pin: %w", err)
@@ -368,7 +371,11 @@ func (w *waiter) plan(ctx context.Context, v *warmup.View, rate int64) error {
 		if !fits {
 			says = cli.QuoteText(p.Lacks)
 		}
-		fmt.Fprintf(text, "disk     %s of the %s that the cache may hold: %s\n", cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
+		tier := "disk     %s of the %s that the cache may hold: %s\n"
+		if v.ToVolume {
+			tier = "volumes  %s of the %s that they may hold: %s\n"
+		}
+		fmt.Fprintf(text, tier, cli.Bytes(p.Needs), cli.Bytes(p.Room), says)
 		fmt.Fprintf(text, "time     %s\n", e.Says)
 		if err := text.Flush(); err != nil {
 			return err

@@ -23,7 +23,7 @@ type Jobs struct {
 // separated by NUL.
 func (c *Jobs) Submit(ctx context.Context, q warmup.Request, list io.Reader, nul bool) (*warmup.View, error) {
 	v := url.Values{"target": q.Targets, "list": {q.List}, "metadata_only": {strconv.FormatBool(q.MetadataOnly)},
-		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "pin_s": {strconv.FormatInt(q.PinS, 10)}, "nul": {strconv.FormatBool(nul)}, "check": {strconv.FormatBool(q.Check)}}
+		"dry_run": {strconv.FormatBool(q.DryRun)}, "rate": {strconv.FormatInt(q.Rate, 10)}, "pin_s": {strconv.FormatInt(q.PinS, 10)}, "nul": {strconv.FormatBool(nul)}, "check": {strconv.FormatBool(q.Check)}, "to_volume": {strconv.FormatBool(q.ToVolume)}}
 	view := &warmup.View{}
 	return view, c.ask(ctx, http.MethodPost, "?"+v.Encode(), list, view)
 }

@@ -50,6 +50,8 @@ type Parts struct {
 	Connections        func() int
 	// Owners are the other nodes of the ring. nil means that there are none.
 	Owners Owners
+	// Volumes keep the blocks of jobs that say so. nil means that there are none.
+	Volumes *Volumes
 	// Explain turns an error into one line with its cure.
 	Explain func(error) string
 	// Now is as in warmup.Options.
@@ -103,6 +105,9 @@ func Open(p Parts) (*Jobs, error) {
 			o.Owners = p.Owners
 			o.Checker, o.Room = p.Owners.Join(o.Checker, o.Room)
 		}
+	}
+	if p.Volumes != nil {
+		o.Volumes = p.Volumes.of(checker{p})
 	}
 	engine, err := warmup.Open(o)
 	if err != nil {

@@ -53,7 +53,7 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	flag := func(name string) bool { return v.Get(name) == "true" }
 	q := warmup.Request{Targets: v["target"], List: v.Get("list"), MetadataOnly: flag("metadata_only"), DryRun: flag("dry_run"), Check: flag("check"),
-		UID: admin.From(r.Context()).UID}
+		ToVolume: flag("to_volume"), UID: admin.From(r.Context()).UID}
 	var err error
 	if text := v.Get("rate"); text != "" {
 		q.Rate, err = strconv.ParseInt(text, 10, 64)
@@ -66,6 +66,14 @@ func (j *Jobs) submit(r *http.Request) (any, error) {
 	}
 	if q.Check && (q.MetadataOnly || q.DryRun) {
 		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: a check loads nothing, and is no dry run"}
+	}
+	if q.ToVolume && (q.MetadataOnly || q.PinS != 0) {
+		return nil, &admin.Error{Kind: admin.KindUsage, Message: "warmup: volumes keep blocks, not names alone, and pins hold what disks have"}
+	}
+	if q.ToVolume {
+		if err := j.parts.Volumes.refuses(); err != nil {
+			return nil, err
+		}
 	}
 	for _, asked := range q.Targets {
 		if err := j.parts.Check(r.Context(), asked); err != nil {

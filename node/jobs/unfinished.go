@@ -59,13 +59,17 @@ func age(v *warmup.View, now time.Time) time.Duration {
 // about returns what a job has in common with a later one about the same, also a check with a warm-up. A list
 // without an absolute path has nothing in common with another: its name does not say where it lies.
 func about(v *warmup.View) string {
+	on := ""
+	if v.ToVolume {
+		on = warmup.OnVolumes
+	}
 	switch {
 	case v.List != "" && !filepath.IsAbs(v.List):
 		return v.ID
 	case v.MetadataOnly:
 		return "names of " + v.List + strings.Join(v.Targets, "\n")
 	}
-	return v.List + "\n" + strings.Join(v.Targets, "\n")
+	return on + v.List + "\n" + strings.Join(v.Targets, "\n")
 }
 
 // says returns a warning with its cure.

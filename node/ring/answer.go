@@ -32,8 +32,12 @@ func (r *Part) Answer(a wiring.Answers) { r.answers = a }
 type Load func(ctx context.Context, first hearth.Block, n int, each func(hearth.Block, *hearth.View, error) bool)
 
 // Warms sets, before any peer asks, what loads blocks for peers that warm up, and the answers to calls with
-// numbers of their own. Without it nothing is loaded.
-func (r *Part) Warms(load Load, calls map[uint16]wire.Answer) { r.load, r.calls = load, calls }
+// numbers of their own. A nil load means that nothing is loaded, as without Warms.
+func (r *Part) Warms(load Load, calls map[uint16]wire.Answer) {
+	if r.calls = calls; load != nil {
+		r.load = load
+	}
+}
 
 // keepsNothing is the Load of a node without a disk tier.
 func keepsNothing(_ context.Context, first hearth.Block, _ int, each func(hearth.Block, *hearth.View, error) bool) {

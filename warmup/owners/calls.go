@@ -28,6 +28,12 @@ const (
 	callCheck
 	// callSlowed asks how many answers of origins have asked to slow down: 8 bytes.
 	callSlowed
+	// callKeep has blocks of one extent loaded and kept. The answer is a byte: how many of the first are kept. Only
+	// volumes know it; disks are loaded by Fills.
+	callKeep
+
+	// ofVolumes is added to the number of a call that is about volumes, in the place of the disk tier.
+	ofVolumes = 8
 )
 
 const (
@@ -71,7 +77,7 @@ func (x *object) object() (*hearth.Object, error) {
 		ModTime: time.Unix(x.Sec, x.Nano).UTC()}, nil
 }
 
-// run is the body of callCheck: N blocks of an extent.
+// run is the body of callCheck and callKeep: N blocks of an extent.
 type run struct {
 	Object object `json:"object"`
 	First  int64  `json:"first"`

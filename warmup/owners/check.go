@@ -4,19 +4,21 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/warmup"
+	"github.com/hearthfs/hearth/warmup/pins"
 )
 
 // Join turns this node's Checker and Room into those of the ring. From then on, this node
 // answers other nodes with its own.
 func (o *Owners) Join(checker warmup.Checker, room warmup.Room) (warmup.Checker, warmup.Room) {
 	if o.o.Served != nil {
-		o.o.Served.parts.Store(&parts{checker, room})
+		o.o.Served.side(o.o.Volumes).parts.Store(&parts{checker, room})
 	}
 	return checks{checker, o}, &ringRoom{o, room}
 }
@@ -80,7 +82,7 @@ func (o *Owners) verify(ctx context.Context, id string, r run, bytes int64) (war
 	if err != nil {
 		return warmup.Verdict{}, err
 	}
-	answer, err := o.call(ctx, id, callCheck, body)
+	answer, err := o.call(ctx, id, o.number(callCheck), body)
 	if err != nil {
 		return warmup.Verdict{}, err
 	}
@@ -151,13 +153,19 @@ func (*ringRoom) Covered(string, []string) bool { return false }
 func (*ringRoom) Within([]string) []*warmup.Set { return nil }
 
 // Of says what the room belongs to.
-func (r *ringRoom) Of() string {
+func (r *ringRoom) Of() (p pins.Place) {
 	nodes, told := r.of.o.Names(), len(r.of.roomsNow())
-	text := fmt.Sprintf("the cache directories of the ring's %d nodes", len(nodes))
-	if silent := len(nodes) - 1 - told; silent > 0 {
-		text += fmt.Sprintf(" (%d did not say what they have)", silent)
+	what := "cache directories"
+	if local, ok := r.local.(interface{ Of() pins.Place }); ok {
+		p = local.Of()
+		what = p.Of
 	}
-	return text + ","
+	p.Of = fmt.Sprintf("the %s of the ring's %d nodes", strings.TrimPrefix(what, "the "), len(nodes))
+	if silent := len(nodes) - 1 - told; silent > 0 {
+		p.Of += fmt.Sprintf(" (%d did not say what they have)", silent)
+	}
+	p.Of += ","
+	return p
 }
 
 // roomOf is the sum over a node's directories.
@@ -203,7 +211,7 @@ func (o *Owners) askRooms(asked chan struct{}) {
 	told := map[string]room{}
 	var mu sync.Mutex // guards told
 	beside(nodes, func(id, _ string) {
-		answer, err := o.call(ctx, id, callRoom, nil)
+		answer, err := o.call(ctx, id, o.number(callRoom), nil)
 		x, ok := parseRoom(answer)
 		if err != nil || !ok {
 			x, ok = before[id]

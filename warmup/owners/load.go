@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/peer/place"
 	"github.com/hearthfs/hearth/peer/route"
 	"github.com/hearthfs/hearth/peer/wire"
 )
@@ -21,13 +22,23 @@ const (
 	// would load what the owner then loads once more.
 	refusedFirst = 100 * time.Millisecond
 	refusals     = 4
+	// The owner of a block of a volume is asked again so often if it cannot be asked: by then, 13 s later, the ring
+	// has another owner in its place.
+	waits = 7
 )
 
 // Load is warmup.Owners'.
 func (o *Owners) Load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error)) bool {
 	w := o.way(first)
-	for {
+	pause := refusedFirst
+	for again := 0; ; {
 		id, at := o.step(&w)
+		if at == route.Nobody && o.o.Volumes && again < waits && ctx.Err() == nil {
+			again++
+			pause = rest(ctx, pause)
+			w.Walk = o.o.Router.Walk(place.Of(first))
+			continue
+		}
 		if at == route.Nobody {
 			all(first, n, w.nobody(first), each)
 			return true
@@ -86,11 +97,7 @@ func all(first hearth.Block, n int, err error, each func(b hearth.Block, err err
 func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hearth.Block, err error)) (left part, err error) {
 	pause := refusedFirst
 	for again := 0; p.n > 0; {
-		results := o.fill(ctx, id, p)
-		k := slices.IndexFunc(results, func(err error) bool { return err != nil })
-		if k < 0 {
-			k = p.n
-		}
+		k, failed := o.some(ctx, id, p)
 		for i := range k {
 			each(p.first.Object.Block(p.first.Index+int64(i)), nil)
 		}
@@ -101,7 +108,11 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 			break
 		}
 		var said *wire.Error
-		switch err := results[k]; {
+		switch err := failed; {
+		case err == nil: // the rest has not been tried
+		case o.o.Volumes && errors.Is(err, hearth.ErrRefused) && o.knowsNone(ctx, id):
+			all(p.first, p.n, hearth.NotKept("at node "+o.name(id)+": its release knows no volumes: run the same release on all nodes"), each)
+			return part{}, nil
 		case errors.As(err, &said) && said.Class == wire.NotKept: // the run ended there
 			each(p.first, hearth.NotKept("at node "+o.name(id)+": "+said.Text))
 			p = p.behind(1)
@@ -115,6 +126,45 @@ func (o *Owners) loadAt(ctx context.Context, id string, p part, each func(b hear
 		}
 	}
 	return p, nil
+}
+
+// some has a node load the first blocks of a part. k are kept. err is what became of the next one; nil means that
+// nobody tried it.
+func (o *Owners) some(ctx context.Context, id string, p part) (k int, err error) {
+	if o.o.Volumes {
+		return o.keepAt(ctx, id, p)
+	}
+	results := o.fill(ctx, id, p)
+	if k = slices.IndexFunc(results, func(err error) bool { return err != nil }); k < 0 {
+		return p.n, nil
+	}
+	return k, results[k]
+}
+
+// keepAt has a node keep the first blocks of a part on its volumes.
+func (o *Owners) keepAt(ctx context.Context, id string, p part) (k int, err error) {
+	body, err := view(run{objectOf(p.first.Object), p.first.Index, int64(p.n)})
+	if err != nil {
+		return 0, err
+	}
+	answer, err := o.call(ctx, id, o.number(callKeep), body)
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err != nil:
+		return 0, err
+	case len(answer) != 1 || answer[0] == 0 || int(answer[0]) > p.n:
+		return 0, errBody
+	}
+	return int(answer[0]), nil
+}
+
+// knowsNone reports whether a node that refuses to keep blocks on volumes is of a release without volumes: it
+// answers other calls, and none about volumes.
+func (o *Owners) knowsNone(ctx context.Context, id string) bool {
+	_, err := o.call(ctx, id, o.number(callRoom), nil)
+	_, answers := o.call(ctx, id, callSlowed, nil)
+	return errors.Is(err, hearth.ErrRefused) && answers == nil
 }
 
 // rest waits for pause, and returns twice as much.

@@ -374,7 +374,7 @@ func TestFlushesAreShared(t *testing.T) {
 		var work sync.WaitGroup
 		for range 10 {
 			work.Go(func() {
-				if _, err := s.flush(t.Context(), nil); err != nil {
+				if _, err := s.disk.flush(t.Context(), nil); err != nil {
 					t.Error(err)
 				}
 			})

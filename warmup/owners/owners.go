@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +24,11 @@ type Options struct {
 	// one included.
 	Router *route.Router
 	Names  func() map[string]string
-	// Disk is this node's disk tier.
+	// Disk is this node's disk tier, or its volumes.
 	Disk hearth.Store
+	// Volumes means that blocks are kept on volumes. Of these only the owner of a block has its place and writes it,
+	// so that no other rank is asked.
+	Volumes bool
 	// Served gets this node's Checker and Room once Join knows them. nil means that no
 	// other node asks this one.
 	Served *Served
@@ -85,9 +89,12 @@ func (o *Owners) name(id string) string {
 	return cmp.Or(o.o.Names()[id], id)
 }
 
-// at puts a node's name before an error. If the wire put it there already, it stands once.
+// at puts a node's name before an error. If it stands there already, it stands once.
 func (o *Owners) at(id string, err error) error {
 	name := o.name(id)
+	if strings.HasPrefix(err.Error(), "at node "+name+": ") {
+		return err
+	}
 	if inner := errors.Unwrap(err); inner != nil && err.Error() == "peer "+name+": "+inner.Error() {
 		err = inner
 	}
@@ -105,6 +112,9 @@ func (o *Owners) way(b hearth.Block) way { return way{o.o.Router.Walk(place.Of(b
 // step goes on to the next rank that can be asked or is this node.
 func (o *Owners) step(w *way) (id string, at route.Step) {
 	for {
+		if o.o.Volumes && w.Rank() > 0 {
+			return "", route.Nobody
+		}
 		id, _, at := w.Next()
 		if at != route.Down {
 			return id, at
@@ -116,6 +126,14 @@ func (o *Owners) step(w *way) (id string, at route.Step) {
 // nobody is the error at the end of a way.
 func (w *way) nobody(b hearth.Block) error {
 	return fmt.Errorf("block %v: %w: %w", b.ID(), route.ErrNobody, w.why)
+}
+
+// number is the number of a call about this tier.
+func (o *Owners) number(call uint16) uint16 {
+	if o.o.Volumes {
+		return call + ofVolumes
+	}
+	return call
 }
 
 // elsewhere reports whether an error means that a node could not be asked. Other errors
@@ -224,7 +242,7 @@ func (o *Owners) heldAt(ctx context.Context, id string, all []*extent) (held []h
 		blocks = append(blocks, x.blocks...)
 	}
 	for some := range slices.Chunk(blocks, mostIDs) {
-		answer, err := o.call(ctx, id, callHeld, hearth.NewView(appendIDs(nil, some)))
+		answer, err := o.call(ctx, id, o.number(callHeld), hearth.NewView(appendIDs(nil, some)))
 		if err != nil {
 			return held, err
 		}
@@ -277,7 +295,7 @@ func (o *Owners) Flush(ctx context.Context) error {
 	failed := unflushed{of: o, nodes: map[string]error{}}
 	failed.here = o.o.Disk.Flush(ctx)
 	beside(nodes, func(id string, _ bool) {
-		_, err := o.call(ctx, id, callFlush, nil)
+		_, err := o.call(ctx, id, o.number(callFlush), nil)
 		away := elsewhere(ctx, err) && o.o.Router.Peer(id) != nil
 		o.mu.Lock()
 		defer o.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,13 +29,24 @@ type Tier interface {
 	Fill(ctx context.Context, b hearth.Block, begun func()) error
 }
 
-// ServedOptions are what Served works with. All are required.
+// Kept is what keeps this node's own blocks for later.
+type Kept struct {
+	// Own brings blocks and has Store keep them.
+	Own   warmup.Loader
+	Store hearth.Store
+	// Known waits until Store knows what it holds. nil means that it does. An error means that it holds nothing.
+	Known func(ctx context.Context) error
+}
+
+// ServedOptions are what Served works with. All but the tiers are required.
 type ServedOptions struct {
 	// Own brings this node's own blocks to Disk for warm-ups; Ahead prefetches them for
-	// readers.
+	// readers. A nil Disk means that there is no disk tier.
 	Own   warmup.Loader
 	Ahead Tier
 	Disk  Disk
+	// Volumes keep blocks for warm-ups of volumes. nil means that this node has none.
+	Volumes *Kept
 	// Known says why an object that a peer names is not one of this node's origins.
 	// Either its link is unknown (hearth.ErrMiss), or its Version does not follow from
 	// its fields.
@@ -52,15 +64,23 @@ type Served struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
 	gate   *warmup.Gate
-	parts  atomic.Pointer[parts] // nil means not known yet
-	turn   chan struct{}         // capacity 1: held by the flush that runs
-	offers chan struct{}         // capacity mostTaken: a semaphore for offers
+	offers chan struct{} // capacity mostTaken: a semaphore for offers
 
-	mu      sync.Mutex // guards the rest
+	disk, volumes *side // nil means that this node has none
+
+	mu      sync.Mutex // guards the rest, and next of both sides
 	closed  bool
-	next    *flush // a flush that has not begun
 	share   *warmup.GateShare
 	working int // for others now; at 0 the share has left
+}
+
+// side is what Served does for one tier.
+type side struct {
+	Kept
+	of    *Served
+	parts atomic.Pointer[parts] // nil means not known yet
+	turn  chan struct{}         // capacity 1: held by the flush that runs
+	next  *flush                // a flush that has not begun
 }
 
 // parts are the Checker and the Room of this node.
@@ -78,7 +98,13 @@ const mostLarge = 1 << 20
 
 // NewServed returns a Served that answers. Close it once no other node asks.
 func NewServed(o ServedOptions) *Served {
-	s := &Served{o: o, gate: warmup.NewGate(), turn: make(chan struct{}, 1), offers: make(chan struct{}, mostTaken)}
+	s := &Served{o: o, gate: warmup.NewGate(), offers: make(chan struct{}, mostTaken)}
+	if o.Disk != nil {
+		s.disk = &side{Kept: Kept{Own: o.Own, Store: o.Disk}, of: s, turn: make(chan struct{}, 1)}
+	}
+	if o.Volumes != nil {
+		s.volumes = &side{Kept: *o.Volumes, of: s, turn: make(chan struct{}, 1)}
+	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.work.Go(func() {
 		s.gate.Run(s.ctx, warmup.Pressure{Readers: o.Readers, Throttled: o.Throttled, Most: o.Connections})
@@ -97,10 +123,32 @@ func (s *Served) Close() {
 
 // Calls are the answers by number, for wire.Handler.
 func (s *Served) Calls() map[uint16]wire.Answer {
-	return map[uint16]wire.Answer{
-		callHeld: s.held, callOffered: s.offered, callFlush: s.flush,
-		callRoom: s.room, callCheck: s.check, callSlowed: s.slowed,
+	calls := map[uint16]wire.Answer{callSlowed: s.slowed}
+	if x := s.disk; x != nil {
+		calls[callOffered] = s.offered
+		maps.Copy(calls, map[uint16]wire.Answer{callHeld: x.held, callFlush: x.flush, callRoom: x.room, callCheck: x.check})
 	}
+	if x := s.volumes; x != nil {
+		maps.Copy(calls, map[uint16]wire.Answer{callHeld + ofVolumes: x.held, callFlush + ofVolumes: x.flush,
+			callRoom + ofVolumes: x.room, callCheck + ofVolumes: x.check, callKeep + ofVolumes: x.keep})
+	}
+	return calls
+}
+
+// side is what Served does for volumes, or for the disk tier.
+func (s *Served) side(volumes bool) *side {
+	if volumes {
+		return s.volumes
+	}
+	return s.disk
+}
+
+// has tells what is held, once that is known.
+func (x *side) has(ctx context.Context) func(hearth.ID) bool {
+	if x.Known != nil && x.Known(ctx) != nil {
+		return func(hearth.ID) bool { return false }
+	}
+	return x.Store.Has
 }
 
 // Load serves a Fill without payload. It returns once the disk tier keeps the block, or
@@ -111,7 +159,7 @@ func (s *Served) Load(ctx context.Context, b hearth.Block) error {
 		return nil
 	}
 	var failed error
-	s.load(ctx, b, 1, func(_ hearth.Block, err error) bool {
+	s.disk.load(ctx, b, 1, func(_ hearth.Block, err error) bool {
 		failed = said(ctx, err)
 		return true
 	})
@@ -162,15 +210,15 @@ func (s *Served) enter(ctx context.Context, large bool) (p *warmup.GatePass, exi
 
 // load reads blocks that are missing and has the disk tier keep each. It calls each in
 // order until each returns false, or with an error that is not NotKept.
-func (s *Served) load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool) {
-	_, exit, err := s.enter(ctx, n > 1)
+func (x *side) load(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, err error) bool) {
+	_, exit, err := x.of.enter(ctx, n > 1)
 	if err != nil {
 		each(first, err)
 		return
 	}
 	loaded := int64(0)
 	defer func() { exit(loaded) }()
-	s.o.Own.Load(ctx, first, n, func(b hearth.Block, err error) bool {
+	x.Own.Load(ctx, first, n, func(b hearth.Block, err error) bool {
 		if err == nil {
 			loaded += int64(b.Len())
 		}
@@ -182,9 +230,13 @@ func (s *Served) load(ctx context.Context, first hearth.Block, n int, each func(
 // is one request to the origin, or as many as it has gaps. The run ends with the first
 // error, which the asking node also takes as its end.
 func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, v *hearth.View, err error) bool) {
-	o, end := first.Object, first.Index+int64(n)
+	s.disk.run(ctx, first, n, each)
+}
+
+func (x *side) run(ctx context.Context, first hearth.Block, n int, each func(b hearth.Block, v *hearth.View, err error) bool) {
+	o, end, has := first.Object, first.Index+int64(n), x.has(ctx)
 	held := func(i int64) int64 {
-		if s.o.Disk.Has(o.Block(i).ID()) {
+		if has(o.Block(i).ID()) {
 			return 1
 		}
 		return 0
@@ -200,7 +252,7 @@ func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b
 			return
 		}
 		goesOn := true
-		s.load(ctx, o.Block(at), int(missing), func(b hearth.Block, err error) bool {
+		x.load(ctx, o.Block(at), int(missing), func(b hearth.Block, err error) bool {
 			goesOn = each(b, nil, said(ctx, err)) && err == nil
 			return goesOn
 		})
@@ -212,18 +264,44 @@ func (s *Served) Run(ctx context.Context, first hearth.Block, n int, each func(b
 }
 
 // held answers callHeld.
-func (s *Served) held(_ context.Context, body []byte) (*hearth.View, error) {
+func (x *side) held(ctx context.Context, body []byte) (*hearth.View, error) {
 	ids, err := parseIDs(body)
 	if err != nil {
 		return nil, err
 	}
-	answer := newBits(len(ids))
+	answer, has := newBits(len(ids)), x.has(ctx)
+	if ctx.Err() != nil { // it is not known yet
+		return nil, hearth.ErrRefused
+	}
 	for i, id := range ids {
-		if s.o.Disk.Has(id) {
+		if has(id) {
 			answer.set(i)
 		}
 	}
 	return hearth.NewView(answer), nil
+}
+
+// keep answers callKeep: it loads a run of blocks, and answers how many of its first blocks are kept. An error
+// concerns the first block.
+func (x *side) keep(ctx context.Context, body []byte) (*hearth.View, error) {
+	first, n, err := parseRun(body)
+	if err == nil {
+		err = x.of.o.Known(first.Object)
+	}
+	if err != nil {
+		return nil, err
+	}
+	kept := byte(0)
+	x.run(ctx, first, n, func(_ hearth.Block, _ *hearth.View, failed error) bool {
+		if err = failed; err == nil {
+			kept++
+		}
+		return err == nil
+	})
+	if kept == 0 {
+		return nil, err
+	}
+	return hearth.NewView([]byte{kept}), nil
 }
 
 // offered answers callOffered. The objects are brought at once, since each waits for its
@@ -293,17 +371,18 @@ type flush struct {
 
 // flush answers callFlush. One flush runs at a time. Callers that come meanwhile share
 // the next one, since what they wrote may be too late for the one that runs.
-func (s *Served) flush(ctx context.Context, _ []byte) (*hearth.View, error) {
+func (x *side) flush(ctx context.Context, _ []byte) (*hearth.View, error) {
+	s := x.of
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return nil, hearth.ErrRefused
 	}
-	f := s.next
+	f := x.next
 	if f == nil {
 		f = &flush{done: make(chan struct{})}
-		s.next = f
-		s.work.Go(func() { s.flushes(f) })
+		x.next = f
+		s.work.Go(func() { x.flushes(f) })
 	}
 	s.mu.Unlock()
 	select {
@@ -314,39 +393,39 @@ func (s *Served) flush(ctx context.Context, _ []byte) (*hearth.View, error) {
 	}
 }
 
-func (s *Served) flushes(f *flush) {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
-	s.mu.Lock()
-	s.next = nil
-	s.mu.Unlock()
-	f.err = s.o.Disk.Flush(s.ctx)
+func (x *side) flushes(f *flush) {
+	x.turn <- struct{}{}
+	defer func() { <-x.turn }()
+	x.of.mu.Lock()
+	x.next = nil
+	x.of.mu.Unlock()
+	f.err = x.Store.Flush(x.of.ctx)
 	close(f.done)
 }
 
 // room answers callRoom.
-func (s *Served) room(context.Context, []byte) (*hearth.View, error) {
-	p := s.parts.Load()
+func (x *side) room(context.Context, []byte) (*hearth.View, error) {
+	p := x.parts.Load()
 	if p == nil || p.room == nil {
-		return nil, hearth.ErrRefused
+		return nil, errStarts
 	}
 	return view(roomOf(p.room, nil))
 }
 
 // check answers callCheck.
-func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
+func (x *side) check(ctx context.Context, body []byte) (*hearth.View, error) {
 	first, n, err := parseRun(body)
 	if err == nil {
-		err = s.o.Known(first.Object)
+		err = x.of.o.Known(first.Object)
 	}
 	if err != nil {
 		return nil, err
 	}
-	p := s.parts.Load()
+	p := x.parts.Load()
 	if p == nil || p.checker == nil {
 		return nil, hearth.ErrRefused
 	}
-	pass, exit, err := s.enter(ctx, true)
+	pass, exit, err := x.of.enter(ctx, true)
 	if err != nil {
 		return nil, said(ctx, err)
 	}
@@ -366,6 +445,8 @@ func (s *Served) check(ctx context.Context, body []byte) (*hearth.View, error) {
 func (s *Served) slowed(context.Context, []byte) (*hearth.View, error) {
 	return hearth.NewView(binary.LittleEndian.AppendUint64(nil, uint64(max(0, s.o.Throttled())))), nil
 }
+
+var errStarts = errors.New("the node starts and does not know yet")
 
 func parseCount(answer []byte) (int64, bool) {
 	if len(answer) != 8 {

@@ -15,8 +15,20 @@ type Fit struct {
 	before []*Claim // the claims of those jobs
 	mine   *Claim
 	pinned []*Set // of durable pins whose bytes are in needs
-	// Of says what the rooms belong to, if that is not a cache directory.
-	Of string
+	// Place says what the rooms belong to. The zero Place is a cache directory.
+	Place
+}
+
+// Place is where a set must fit, in words.
+type Place struct {
+	// Of says what the rooms belong to, Less what was taken off them, and Cure what makes more room.
+	Of, Less, Cure string
+}
+
+// directory is the Place of cache directories.
+func directory() Place {
+	return Place{Of: "a cache directory", Less: "its budget, less the free-space floor, the names and what is pinned",
+		Cure: "raise --cache-disks PATH=SIZE, unpin something, or warm up less"}
 }
 
 // NewFit is the fit of a set of which nothing is known yet. With no directories
@@ -73,8 +85,9 @@ func (f *Fit) Lacks(rooms []int64) string {
 			beside = fmt.Sprintf(", of which other jobs at work have claimed %s more than they share with it", size(others))
 		}
 		if over := n - f.rooms[i] + others; over > 0 {
-			return fmt.Sprintf("it does not fit: it %s %s of %s in which %s can be held (its budget, less the free-space floor, the names and what is pinned)%s: "+
-				"that is %s too much; raise --cache-disks PATH=SIZE, unpin something, or warm up less", says, size(n), cmp.Or(f.Of, "a cache directory"), size(f.rooms[i]), beside, size(over))
+			d := directory()
+			return fmt.Sprintf("it does not fit: it %s %s of %s in which %s can be held (%s)%s: that is %s too much; %s", says, size(n), cmp.Or(f.Of, d.Of), size(f.rooms[i]),
+				cmp.Or(f.Less, d.Less), beside, size(over), cmp.Or(f.Cure, d.Cure))
 		}
 	}
 	return ""

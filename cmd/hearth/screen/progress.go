@@ -86,12 +86,16 @@ const leastName = 10
 //	imagenet/train  61%  812k/1.28M files  82.4/134 GiB  2.1 GiB/s  ETA 24s  3 errors
 func ProgressLine(what string, v *warmup.Progress) string {
 	what = strings.TrimPrefix(what, "check ") // the phase says that it is a check
+	what, volumes := strings.CutSuffix(what, warmup.OnVolumes)
 	name, dry := strings.CutPrefix(what, "dry run ")
 	if name != "/" {
 		name = cli.QuoteName(strings.TrimPrefix(name, "/"))
 	}
 	if name = cli.CutLeft(name, mostName); dry {
 		name = "dry run of " + name
+	}
+	if volumes {
+		name += warmup.OnVolumes
 	}
 	parts := []string{name}
 	if !counted(v) {
@@ -109,6 +113,9 @@ func ProgressLine(what string, v *warmup.Progress) string {
 	}
 	if v.Phase == "verifying" || v.Phase == "checking" {
 		parts = append(parts, v.Phase)
+	}
+	if v.Waits != "" {
+		parts = append(parts, "waits: "+cli.QuoteText(v.Waits))
 	}
 	if v.RateBPS > 0 {
 		parts = append(parts, cli.Bytes(v.RateBPS)+"/s")
@@ -279,6 +286,9 @@ func CheckLines(v *warmup.View) (lines []string) {
 			for _, target := range v.Shown() {
 				what = append(what, cli.QuoteName(target))
 			}
+		}
+		if v.ToVolume {
+			what = append([]string{"--to-volume"}, what...)
 		}
 		lines = append(lines, "load what is not there: hearth warmup "+strings.Join(what, " "))
 	}
