@@ -22,7 +22,7 @@ func (g *geometry) charge(length int) int64 {
 		n += pageSize / 4 // about four records that come slowly share what is left of a page
 	}
 	most := min(g.usable()/n, g.segment/1024, maxRecords) // records of a segment
-	return (g.usable() + most - 1) / most
+	return g.usable() / most
 }
 
 // Needs is about how many bytes an object takes of Room, on the volume that stores it least densely.

@@ -395,6 +395,7 @@ type world struct {
 	pins    *Pins
 	readers func() int64
 	checker *fakeChecker
+	volumes *Volumes
 	every   time.Duration // between checkpoints; 0 means the usual
 	engine  *Engine
 }
@@ -424,7 +425,7 @@ func newWorld(t testing.TB) *world {
 // open begins the life of a process.
 func (w *world) open() *Engine {
 	w.t.Helper()
-	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Checker: w.checker, Room: w.room, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
+	e, err := Open(Options{Source: w.source, Keeper: w.keeper, Checker: w.checker, Room: w.room, Volumes: w.volumes, Pins: w.pins, Names: fakeNames{w.tree}, Records: w.records, Files: w.files,
 		Readers: w.readers, Throttled: func() int64 { return 0 }, Connections: func() int { return 56 },
 		Log: func(what string, err error) { w.t.Log(what, err) }, checkpoint: w.every})
 	if err != nil {
