@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -373,5 +374,80 @@ func TestANamespaceOverTCP(t *testing.T) {
 	}
 	for !r.held(1, 5000) {
 		<-r.told
+	}
+}
+
+func TestABlockGivenTwiceIsWrittenOnce(t *testing.T) {
+	// A block is offered and kept at once, in one batch of the writer. It is written once, and both succeed.
+	r := newSet(t, 1)
+	a := r.attach(r.file("a", 8))
+	v := a.volume.Load()
+	v.turn <- struct{}{} // the writer waits with its batch
+	o := &hearth.Object{Link: "l", Key: "k", ETag: "e", Size: 10_000, Version: [16]byte{1}}
+	view, err := r.pool.Alloc(t.Context(), 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Release()
+	kept := make(chan error, 3)
+	for range 3 {
+		go func() { kept <- r.set.Keep(t.Context(), o.Block(0), view) }()
+	}
+	for v.queue.bytes() < 20_000 { // one is in the batch that waits, or none
+		runtime.Gosched()
+	}
+	<-v.turn
+	for range 3 {
+		if err := <-kept; err != nil {
+			t.Error(err)
+		}
+	}
+	if s := v.Stats(); s.Appended != 1 || s.AppendedBytes != 10_000 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatVolumesHaveRoomFor(t *testing.T) {
+	// Full blocks fill volumes to the last that Room has room for, and none of them is evicted. What is free falls as
+	// they come. With two copies the smaller volume bounds both.
+	r := newSet(t, 1)
+	a := r.attach(r.file("a", 9))
+	room, free := r.set.Room()
+	o := &hearth.Object{Link: "l", Key: "k", ETag: "e", Size: hearth.BlockSize, Version: [16]byte{1}}
+	need := r.set.Needs(o)
+	if room != free || room/need != 8*3 {
+		t.Errorf("room %d, free %d, a block needs %d", room, free, need)
+	}
+	view, err := r.pool.Alloc(t.Context(), hearth.BlockSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Release()
+	o.Size *= room / need
+	for i := range o.Blocks() {
+		if err := r.set.Keep(t.Context(), o.Block(i), view); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range o.Blocks() {
+		if !r.set.Has(o.Block(i).ID()) {
+			t.Errorf("block %d of %d was evicted", i, o.Blocks())
+		}
+	}
+	if _, free := r.set.Room(); free != 0 {
+		t.Errorf("%d bytes are free of a full volume", free)
+	}
+	r.set.Detach(a)
+	if room, free := r.set.Room(); room != 0 || free != 0 {
+		t.Errorf("without a volume: %d, %d", room, free)
+	}
+	for _, c := range []struct {
+		rooms  []int64
+		copies int
+		want   int64
+	}{{nil, 2, 0}, {[]int64{10}, 2, 10}, {[]int64{10, 100}, 1, 110}, {[]int64{10, 100}, 2, 10}, {[]int64{40, 40, 40}, 2, 60}, {[]int64{10, 100, 20}, 2, 30}} {
+		if got := spread(c.rooms, c.copies); got != c.want {
+			t.Errorf("%v, %d copies: %d, want %d", c.rooms, c.copies, got, c.want)
+		}
 	}
 }
