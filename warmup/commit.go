@@ -204,7 +204,6 @@ func (c *commit) ensure(ctx context.Context) error {
 	why := j.o.words.declined
 	if err := c.flush(ctx); err != nil { // a volume forgets what it could not flush
 		why = j.o.words.unsafe + err.Error()
-		j.engine.told("warm-up cannot flush "+j.o.words.tier, fmt.Errorf("job %s: %w", j.rec.ID, err))
 	}
 	has = j.loader.has(ctx, outcomes(again)...)
 	for _, it := range again { // what is gone again, beyond that

@@ -148,9 +148,11 @@ func Open(o Options) (*Engine, error) {
 	}
 	e := &Engine{o: o, vol: o, gate: NewGate(), line: newLine(mostJobs), shown: map[string]*shown{}, changed: make(chan struct{})}
 	e.o.nameDisk()
-	if o.Volumes != nil {
-		e.vol.onVolumes(o.Volumes)
+	volumes := o.Volumes
+	if volumes == nil { // for a job of a node that had some
+		volumes = &Volumes{Known: func(context.Context) error { return errors.New("this node has none") }}
 	}
+	e.vol.onVolumes(volumes)
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	all, err := o.Records.Load()
 	if err != nil {

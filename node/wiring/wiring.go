@@ -97,6 +97,7 @@ func Wire(w Wiring, mem *cache.RAM, disk Disk, bucket hearth.Source) (*Tiers, er
 	t.theirs = cache.Through(disk, ring.Fill(t.Own, t.backing), cache.Keep(disk)) // others' blocks: a copy here
 	t.owned = cache.Memory(mem, t.Own, served(mem, disk, asked))                  // what peers may Fill from
 	t.Reads = cache.Memory(mem, ring.Route(t.Own, t.theirs), hot(w, mem, disk))   // what readers use
+	// A Load has each block kept itself. If they were also put on their way, they would be written twice.
 	t.Lasting = cache.Through(volumes, cache.Through(disk, bucket, cache.Never), cache.Never)
 	return t, ring.Serve(Answers{Owned: t.owned, Local: cache.Local(mem, disk), Ready: mem.Ready, Here: here(mem, disk, asked)})
 }

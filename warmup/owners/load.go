@@ -147,7 +147,14 @@ func (o *Owners) keepAt(ctx context.Context, id string, p part) (k int, err erro
 	if err != nil {
 		return 0, err
 	}
+	select {
+	case o.keeps <- struct{}{}:
+	case <-ctx.Done():
+		body.Release()
+		return 0, context.Cause(ctx)
+	}
 	answer, err := o.call(ctx, id, o.number(callKeep), body)
+	<-o.keeps
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)

@@ -42,6 +42,7 @@ type Owners struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
 	slowed atomic.Int64   // answers in which origins of other nodes asked to slow down
+	keeps  chan struct{}  // capacity mostItems: a semaphore for callKeep
 	strays atomic.Int64   // bytes that a rank other than the owner was asked to load
 
 	mu      sync.Mutex // guards the rest; never held while a node is asked
@@ -60,7 +61,7 @@ var (
 
 // New returns Owners that have not asked any node yet. Close them.
 func New(o Options) *Owners {
-	x := &Owners{o: o, lines: map[string]*line{}, touched: map[string]bool{}, unsure: map[string]bool{}, pulses: map[string]*pulse{}}
+	x := &Owners{o: o, keeps: make(chan struct{}, mostItems), lines: map[string]*line{}, touched: map[string]bool{}, unsure: map[string]bool{}, pulses: map[string]*pulse{}}
 	x.rooms.told = map[string]room{}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
 	return x
