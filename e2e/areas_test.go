@@ -44,6 +44,7 @@ func areas() []area {
 		{"internal/flight", reading + " ring-cold*"},
 		{"cmd", first + " group-hearth status-*"},
 		{"deploy", "dist dashboard alert-rules recipe-* service*"},
+		{"volume", "warmup-volume"},
 		{"docs", "quickstart recipe-* examples"},
 		{"e2e/ring", "ring-*"},
 		{"e2e/s3", "s3-*"},

@@ -37,6 +37,7 @@ func warmUps(by func(small, reduced, whole string) func(level) string) []scenari
 		{name: "warmup-terminal", from: all, limit: time.Minute, origin: behind, size: by("", "200 files", "20,000 files"), run: warmUpTerminal},
 		{name: "warmup-evicted", from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "200 files, evicted once, then twice" }, run: warmUpEvicted},
 		{name: "warmup-disk-fails", root: true, from: all, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "302 files, 1 fault" }, run: warmUpDiskFails},
+		{name: "warmup-volume", from: all, limit: 3 * time.Minute, origin: behind, size: by("", "2,000 x 16 KiB, 2 x 48 MiB, 2 kills", "50,000 x 16 KiB, 4 x 512 MiB, 2 kills"), run: warmUpVolume},
 		{name: "warmup-check", from: all, limit: time.Minute, origin: behind, size: func(level) string {
 			return "254 files, 11 things hurt, then 6 that are no object's, then each file of those kinds"
 		}, run: warmUpChecked},
