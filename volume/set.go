@@ -541,6 +541,9 @@ func (a *Attachment) Stats() AttachmentStats {
 		return s
 	}
 	s.Info, s.State, s.Stats = v.Info(), v.State(), v.Stats()
+	if s.State.Away == nil && s.Remote != nil && s.Remote.Down != nil { // nobody has read from it since
+		s.State.Away = fmt.Errorf("there is no connection to its target: %w", s.Remote.Down)
+	}
 	return s
 }
 

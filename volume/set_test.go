@@ -15,6 +15,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/fakenvmet"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // setRig is a Set over plain files.
@@ -323,8 +324,8 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestANamespaceOverTCP(t *testing.T) {
-	// A namespace of a target is a volume as a file is, with a secret from a file. While the target is down all is a
-	// miss; afterwards the volume is there by itself, with what it had.
+	// A namespace of a target is a volume as a file is, with a secret from a file. While the target is down the volume
+	// says so, though nobody reads, and all is a miss; afterwards the volume is there by itself, with what it had.
 	const key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 	target, err := fakenvmet.New(fakenvmet.Options{Secret: key})
 	if err != nil {
@@ -364,6 +365,9 @@ func TestANamespaceOverTCP(t *testing.T) {
 		t.Errorf("%+v", s.Remote)
 	}
 	target.Kill()
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return a.Stats().State.Away != nil }) {
+		t.Error("nobody reads, and nothing says that the target is gone")
+	}
 	for r.held(1, 5000) || a.Stats().State.Away == nil { // the guard leaves the read
 	}
 	if err := target.Restart(); err != nil {
