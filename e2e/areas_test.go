@@ -21,7 +21,7 @@ func areas() []area {
 		mounts   = "busy-mount detached-mount overlay aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-*"
 		fresh    = "versions-* changes-by-aws changed-behind-* no-if-match-* strict"
 		faulty   = "silent-origin sick-* killed-* away-* restart-during-outage"
-		disks    = "budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
+		disks    = "volume-* budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
 		observed = "dashboard metric-labels alert-rules doctor* explain status-*"
 		first    = "quickstart commands examples daemon hangup wrong-set-ups demo* recipe-* service* dist container"
 		loading  = "warmup-* prefetch pins"
@@ -33,13 +33,15 @@ func areas() []area {
 		{"origin", fresh + " " + faulty + " odd-keys wrong-set-ups"},
 		{"peer", "ring-*"},
 		{"s3gw", "s3-*"},
+		{"volume", "volume-* ring-volumes"},
+		{"internal/fakenvmet", "volume-tcp ring-volumes"},
 		{"warmup", loading},
 		{"node/ring", "ring-*"},
 		{"node/admin", "group-hearth s3-attacks ring-strangers*"},
 		{"node/jobs", loading},
 		{"node/fsck", "fsck-* scrub"},
 		{"node/doctor", "doctor*"},
-		{"node", observed + " " + mounts + " group-hearth service* ring-end"},
+		{"node", observed + " " + mounts + " group-hearth service* ring-end volume-* ring-volumes"},
 		{"internal/admit", "s3-attacks ring-strangers*"},
 		{"internal/flight", reading + " ring-cold*"},
 		{"cmd", first + " group-hearth status-*"},
@@ -48,6 +50,7 @@ func areas() []area {
 		{"docs", "quickstart recipe-* examples"},
 		{"e2e/ring", "ring-*"},
 		{"e2e/s3", "s3-*"},
+		{"e2e/volume", "volume-*"},
 		{"e2e/warmup", "warmup-*"},
 		{"e2e/sick", "sick-* killed-* away-*"},
 		{"e2e/versions", "versions-*"},

@@ -63,7 +63,7 @@ func elastic(stack string) bool {
 }
 
 // idleLimit is how many goroutines with one stack an idle node has at most for each
-// mount and link, and for itself; idleWait is how long a node may
+// mount and link, and for itself, beside those of the queues of volumes; idleWait is how long a node may
 // take to be idle: the longest that a read may wait for a silent origin.
 const (
 	idleLimit = 3
@@ -79,6 +79,13 @@ func (h *hearth) idle() {
 	}
 	s := h.status()
 	most := idleLimit * (1 + len(s.Mounts) + len(s.Links))
+	for _, t := range s.Tiers {
+		for _, v := range t.Volumes {
+			if v.Remote != nil {
+				most += v.Remote.Queues + 1 // one that reads for each, and for the admin queue
+			}
+		}
+	}
 	over := time.Now().Add(idleWait)
 	h.e.eventually("an idle node", func() bool {
 		many := tooMany(h.goroutines(), most)

@@ -37,6 +37,7 @@ func rings() []scenario {
 		{name: "ring-strangers", size: is("3 nodes, 5 strangers"), run: ringStrangers(false)},
 		{name: "ring-strangers-plain", from: full, size: is("3 nodes, 5 strangers"), run: ringStrangers(true)},
 		{name: "ring-capture", size: is("3 nodes, 30 files"), run: ringCapture},
+		{name: "ring-volumes", size: by("3 nodes, 2 volumes, 2,400 files", "3 nodes, 2 volumes, 20,000 files"), run: ringVolumes},
 		{name: "ring-owners", size: by("5 nodes, 2,000 files", "5 nodes, 20,000 files"), run: ringOwners},
 	}
 	for i := range list {
