@@ -224,3 +224,15 @@ func TestTheFaultsAreThoseThatTestsName(t *testing.T) {
 		}
 	}
 }
+
+func TestWhereNoTestIsBuiltNothingRuns(t *testing.T) {
+	// The tests of a package may all be built without the race detector only. Soak then has nothing to run there,
+	// whatever binary an earlier build left.
+	file := filepath.Join(t.TempDir(), "sim.test")
+	if err := os.WriteFile(file, []byte("old"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if passed, err := passedBefore("github.com/hearthfs/hearth/e2e/sim", file); err != nil || !passed {
+		t.Errorf("%v, %v", passed, err)
+	}
+}
