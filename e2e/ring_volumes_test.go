@@ -45,7 +45,8 @@ type ringed struct {
 }
 
 // known waits until nodes know their volumes, nothing waits to be written, and each volume holds as many blocks as
-// before. Each block has one node that answers for it, so none counts twice.
+// before. Each block has one node that answers for it, so none counts twice, but for a moment after a node came: one
+// that knew nobody yet answered for all.
 func (v *ringed) known(what string, nodes ...*member) {
 	v.Helper()
 	v.eventually(fmt.Sprintf("%d and %d blocks on the volumes, %s", v.one, v.two, what), func() bool {
@@ -55,7 +56,7 @@ func (v *ringed) known(what string, nodes ...*member) {
 			all := m.volumes()
 			one, two = one+all[0].Blocks, two+all[1].Blocks
 		}
-		if one < v.one || two < v.two {
+		if files := int64(len(v.list)); one < v.one || two < v.two || max(one, two) > files {
 			return false
 		}
 		v.one, v.two = one, two
@@ -92,11 +93,12 @@ func (v *ringed) fill() {
 
 // epoch has nodes read the set, and holds what the origin was asked for against what the volumes lack and what nodes
 // account for: blocks that an owner did not give, which are read past it, and requests that were sent again. A former
-// owner that is late is no reason, since the volumes come behind it. happens is called in the midst, when volumes have
-// answered reads, and the readers go on until it is over; nil means nothing.
-func (v *ringed) epoch(what string, lacks int64, moved bool, happens func(), nodes ...*member) {
+// owner that is late is no reason, since the volumes come behind it. Of the blocks that get another owner meanwhile,
+// moved, each may be asked for once, before that one has read the indexes; again if its disk declines it. happens is
+// called in the midst, when volumes have answered reads, and the readers go on until it is over; nil means nothing.
+func (v *ringed) epoch(what string, lacks, moved int64, happens func(), nodes ...*member) {
 	v.Helper()
-	before, hits := v.events(nodes...), v.hits(nodes...)
+	before, hits, declined := v.events(nodes...), v.hits(nodes...), v.declined(nodes...)
 	bytes, gets := v.asked(func() {
 		readers := v.readers(v.list, happens != nil, nodes...)
 		if happens != nil {
@@ -107,8 +109,8 @@ func (v *ringed) epoch(what string, lacks int64, moved bool, happens func(), nod
 	})
 	since := v.events(nodes...).since(before)
 	most := lacks + since.passed + since.retries
-	if moved { // until a node has read the indexes for what it takes over, it asks the origin
-		most += since.late + since.gone + since.alone
+	if moved > 0 {
+		most += moved + v.declined(nodes...) - declined
 	}
 	hits = v.hits(nodes...) - hits
 	v.Logf("%s: %d requests, %d bytes, at most %d; volumes lacked %d and answered %d; %v", what, gets, bytes, most, lacks, hits, since)
@@ -116,10 +118,10 @@ func (v *ringed) epoch(what string, lacks int64, moved bool, happens func(), nod
 	if gets > most {
 		v.Errorf("%s: the origin was asked %d times, for %d bytes; volumes lacked %d blocks, %v", what, gets, bytes, lacks, since)
 	}
-	if !moved && hits < int64(len(v.list))/20 {
+	if moved == 0 && hits < int64(len(v.list))/20 {
 		v.Errorf("%s: volumes answered %d reads of a set of %d files that the disks do not hold", what, hits, len(v.list))
 	}
-	if !moved {
+	if moved == 0 {
 		v.excuses(what, since.passed+since.retries, int64(len(v.list)))
 	}
 }
@@ -128,7 +130,7 @@ func (v *ringed) epoch(what string, lacks int64, moved bool, happens func(), nod
 func (v *ringed) targetKilled() {
 	v.Helper()
 	dead := v.targets[1]
-	v.epoch("a target killed", v.lacks(v.one), false, func() {
+	v.epoch("a target killed", v.lacks(v.one), 0, func() {
 		dead.Kill()
 		for _, m := range v.nodes {
 			v.eventually("the line on the volume at "+m.name, func() bool { return m.problem("volume " + dead.url() + " is out of use") })
@@ -147,9 +149,10 @@ func (v *ringed) nodeKilled() {
 	v.Helper()
 	dead := v.nodes[2]
 	rest := v.but(dead)
-	v.epoch("a node killed", v.lacks(max(v.one, v.two)), true, func() { dead.kill9(); v.agree(rest...) }, rest...)
+	owned := int64(v.owned(v.told(rest[0], v.list), v.list)[dead.name])
+	v.epoch("a node killed", v.lacks(max(v.one, v.two)), owned, func() { dead.kill9(); v.agree(rest...) }, rest...)
 	v.known("after a node's end", rest...)
-	v.epoch("after a node's end", v.lacks(max(v.one, v.two)), false, nil, rest...)
+	v.epoch("after a node's end", v.lacks(max(v.one, v.two)), 0, nil, rest...)
 	v.known("before it is back", rest...)
 	v.start(dead)
 	v.agree(v.nodes...)
@@ -168,5 +171,5 @@ func (v *ringed) allKilled() {
 	v.start(v.nodes...)
 	v.agree(v.nodes...)
 	v.known("after all nodes' end", v.nodes...)
-	v.epoch("all afresh", v.lacks(max(v.one, v.two)), false, nil, v.nodes...)
+	v.epoch("all afresh", v.lacks(max(v.one, v.two)), 0, nil, v.nodes...)
 }
