@@ -48,9 +48,8 @@ type Spec struct {
 	SecretFile string
 }
 
-// Open opens the device, with the secret of SecretFile. host identifies this host to a target.
-func (s Spec) Open(ctx context.Context, host [16]byte) (Opened, error) {
-	with := Access{HostID: host}
+// Open opens the device, with the secret of SecretFile.
+func (s Spec) Open(ctx context.Context, with Access) (Opened, error) {
 	if s.SecretFile != "" {
 		var err error
 		if with.Secret, err = ReadSecret(s.SecretFile); err != nil {
@@ -81,6 +80,7 @@ type Attachment struct {
 	pace   atomic.Int64          // mean time of a read, in ns, as if it had no bytes
 	cancel context.CancelCauseFunc
 	tried  chan struct{} // closed after the first attempt
+	anew   chan struct{} // capacity 1: the target was reached anew
 	ended  chan struct{}
 }
 
@@ -118,7 +118,7 @@ func (s *Set) Attach(spec Spec) (*Attachment, error) {
 		return nil, fmt.Errorf("attach volume %s: it is attached already", spec.Address)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	a := &Attachment{Spec: spec, set: s, cancel: cancel, tried: make(chan struct{}), ended: make(chan struct{})}
+	a := &Attachment{Spec: spec, set: s, cancel: cancel, tried: make(chan struct{}), anew: make(chan struct{}, 1), ended: make(chan struct{})}
 	all = append(slices.Clone(all), a)
 	s.all.Store(&all)
 	go a.run(ctx)
@@ -183,7 +183,7 @@ func (a *Attachment) run(ctx context.Context) {
 		if err == nil {
 			a.why.Store(nil)
 			a.set.o.Told(a)
-			<-ctx.Done()
+			a.watch(ctx, v)
 			a.volume.Store(nil)
 			err = v.Close()
 			a.end(dev, err)
@@ -191,6 +191,18 @@ func (a *Attachment) run(ctx context.Context) {
 		}
 		select {
 		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch looks whether the volume is still there each time its target was reached anew, until ctx is done.
+func (a *Attachment) watch(ctx context.Context, v *Volume) {
+	for {
+		select {
+		case <-a.anew:
+			v.check(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -234,7 +246,14 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 			return nil, nil, err
 		}
 	}
-	dev, err := a.Spec.Open(ctx, o.Node)
+	with := Access{HostID: o.Node}
+	with.Events.Connected = func(string) {
+		select {
+		case a.anew <- struct{}{}:
+		default:
+		}
+	}
+	dev, err := a.Spec.Open(ctx, with)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -455,3 +455,60 @@ func TestWhatVolumesHaveRoomFor(t *testing.T) {
 		}
 	}
 }
+
+func TestANamespaceThatComesBackEmpty(t *testing.T) {
+	// A target that keeps its namespace in memory is restarted. No read asked for anything since. The volume says
+	// that it is gone, and takes no block that a flush would promise. With its content it is in use again.
+	memory := fakenvmet.NewMemory(64 << 20)
+	target, err := fakenvmet.New(fakenvmet.Options{Namespaces: []fakenvmet.NamespaceOptions{{Size: 64 << 20, Backing: memory}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.Close)
+	r := newSet(t, 1)
+	address, err := ParseAddress(Scheme + target.Address() + "/" + fakenvmet.NQN + "?queues=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := address.Open(t.Context(), Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MakeVolume(dev, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
+		t.Fatal(err)
+	}
+	_ = dev.Close()
+	a := r.attach(address.String())
+	if err := errors.Join(r.keep(1, 5000), r.set.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	content := make([]byte, 64<<20)
+	if _, err := memory.ReadAt(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	target.Kill()
+	if _, err := memory.WriteAt(make([]byte, 64<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for !errors.Is(a.Stats().State.Away, ErrNoVolume) {
+		<-r.told
+	}
+	if err := r.keep(2, 5000); err == nil || !strings.Contains(err.Error(), ErrNoVolume.Error()) {
+		t.Errorf("keep: %v", err)
+	}
+	if r.held(1, 5000) {
+		t.Error("a block of before")
+	}
+	if _, err := memory.WriteAt(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	for a.Stats().State.Away != nil {
+		<-r.told
+	}
+	for !r.held(1, 5000) {
+		<-r.told
+	}
+}

@@ -211,6 +211,25 @@ func (v *Volume) leave(err error) {
 	}
 }
 
+// check takes the volume out of use if its device has another one now, or none: a target that keeps its namespace in
+// memory comes back empty, and then a flush would promise what nobody finds again.
+func (v *Volume) check(ctx context.Context) {
+	if err := v.aside(ctx, v.same); errors.Is(err, ErrNoVolume) || errors.Is(err, ErrForeign) || errors.Is(err, ErrNewer) || errors.Is(err, errOther) {
+		v.leave(err)
+	}
+}
+
+// same reads the superblock, and reports whether it is this volume's.
+func (v *Volume) same() error {
+	g, err := join(v.dev, v.o.Cluster)
+	if err == nil && g.volume != v.g.volume {
+		err = errOther
+	}
+	return err
+}
+
+var errOther = errors.New("another volume is there now: detach this one")
+
 // comeBack tries whether the device answers again, with the same volume on it.
 func (v *Volume) comeBack() {
 	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
@@ -219,15 +238,7 @@ func (v *Volume) comeBack() {
 		case <-v.ctx.Done():
 			return
 		}
-		var g geometry
-		err := v.try(func() (err error) {
-			g, err = join(v.dev, v.o.Cluster)
-			return err
-		})
-		if err == nil && g.volume != v.g.volume {
-			err = fmt.Errorf("another volume is there now: detach this one")
-		}
-		if err != nil {
+		if err := v.try(v.same); err != nil {
 			v.away.Store(&err)
 			continue
 		}

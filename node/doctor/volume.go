@@ -59,7 +59,7 @@ func (x shared) facts(ctx context.Context) (f volumeFacts) {
 	var host [16]byte
 	_, _ = rand.Read(host[:]) // it never fails (crypto/rand)
 	began := time.Now()
-	dev, err := volume.Spec{Address: address, SecretFile: x.SecretFile}.Open(ctx, host)
+	dev, err := volume.Spec{Address: address, SecretFile: x.SecretFile}.Open(ctx, volume.Access{HostID: host})
 	f.took, f.opened = time.Since(began), err
 	if err != nil {
 		return f
