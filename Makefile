@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # No variable from outside chooses or leaves anything out.
 unexport HEARTH_RESUME HEARTH_AREAS HEARTH_UNTIL HEARTH_VARIANT HEARTH_SEED HEARTH_CHAOS RAPID_SEED
 
-.PHONY: help hearth dist setup setup-check setup-full demo test check soak fuzz chaos bench compare clean
+.PHONY: help hearth dist setup setup-check setup-full demo test check soak test-nvmeof fuzz chaos bench compare clean
 
 help: ## print the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -43,7 +43,12 @@ test: ## unit tests with the race detector, and a core of end-to-end tests; RUN=
 
 SIZE ?= all
 soak: setup-full ## all else: every scenario and variant, changed packages 20 times; resumable; FOR=1h AREAS=peer,cache SIZE=full
-	@$(TESTRUN) soak -v -size $(SIZE) -areas '$(AREAS)' $(if $(FOR),-for $(FOR))
+	@$(TESTRUN) soak -v -size $(SIZE) -areas '$(AREAS)' -nvmet '$(NVMET)' $(if $(FOR),-for $(FOR))
+
+NVMET ?= ../shared/nvmet-target/nvmet-target
+test-nvmeof: ## volumes against the NVMe/TCP target of Linux 6.1 and 6.12 under qemu, booted by NVMET=FILE; kernels in NVMET_CACHE
+	@scripts/setup --test
+	@$(TESTRUN) nvmeof -v -nvmet '$(NVMET)'
 
 check: setup-check ## formatting, vet, staticcheck, errcheck, generated pages, architecture
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

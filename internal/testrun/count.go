@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -39,11 +40,14 @@ type part struct {
 	// until is the time after which the part is not started any more. The zero time means that it
 	// always is.
 	until time.Time
-	// begin is called first. done says that there is nothing to run.
+	// begin is called first. done says that there is nothing to run. So does a skip, which is said.
 	begin func() (done bool, err error)
 	// kept is called if nothing of the part failed.
 	kept func() error
 }
+
+// skip is why a part does not run on this machine.
+type skip struct{ error }
 
 // event is one event of `go test -json`, with the fields that we use.
 type event struct {
@@ -98,6 +102,10 @@ func (r *run) part(ctx context.Context, p part) {
 	}
 	if p.begin != nil {
 		switch done, err := p.begin(); {
+		case errors.As(err, new(skip)):
+			r.skipped++
+			r.printf("SKIP %s: %v\n", p.name, err)
+			return
 		case err != nil:
 			r.failures = append(r.failures, failure{part: p, pkg: p.name, said: err.Error()})
 			return

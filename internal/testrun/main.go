@@ -4,6 +4,8 @@
 //	testrun ci     what .ci/run runs: the same, `make check`, the core with the race
 //	               detector, and the scenarios of what was changed lately
 //	testrun soak   what `make soak` runs: all else; broken off, it goes on where it was
+//	testrun nvmeof what `make test-nvmeof` runs: volumes against the Linux kernel's NVMe/TCP
+//	               target; make soak skips it where there is none
 //
 // A part is one command, mostly a `go test -json`, whose events are counted. A test that
 // failed runs once more when all parts have ended, in a fresh process and with its seed. If
@@ -31,9 +33,10 @@ func main() {
 	flags.StringVar(&o.size, "size", "all", "soak: the scenarios' `size`, all or full (the counts that the issues name)")
 	flags.StringVar(&o.areas, "areas", "", "soak: `folders` whose packages and scenarios run, with commas between them; empty: all")
 	flags.DurationVar(&o.atMost, "for", 0, "soak: start nothing after so `long`; what is left runs the next time; 0: no limit")
+	flags.StringVar(&o.nvmet, "nvmet", "", "soak, nvmeof: the `file` that boots a kernel's NVMe/TCP target, nvmet-target")
 	verbose := flags.Bool("v", false, "print each test as it ends")
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: testrun test|ci|soak [FLAGS]")
+		fmt.Fprintln(os.Stderr, "usage: testrun test|ci|soak|nvmeof [FLAGS]")
 		flags.PrintDefaults()
 		os.Exit(2)
 	}
@@ -76,6 +79,8 @@ func plan(command string, o soakOptions, began time.Time) ([]part, error) {
 		return ciParts(began)
 	case "soak":
 		return soakParts(o, began)
+	case "nvmeof":
+		return nvmeofParts(o.nvmet, false)
 	}
-	return nil, fmt.Errorf("%q: test, ci or soak", command)
+	return nil, fmt.Errorf("%q: test, ci, soak or nvmeof", command)
 }

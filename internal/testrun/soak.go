@@ -20,6 +20,7 @@ import (
 type soakOptions struct {
 	size, areas string
 	atMost      time.Duration
+	nvmet       string // the kit that boots a kernel's NVMe/TCP target
 }
 
 const (
@@ -29,8 +30,8 @@ const (
 	often = "20"
 )
 
-// soakParts are the models that run without the race detector, every scenario, and the recently
-// changed packages. Scenarios run in their full size, masked, as nobody, and with the race
+// soakParts are the models that run without the race detector, every scenario, the kernel's NVMe/TCP
+// target, and the recently changed packages. Scenarios run in their full size, masked, as nobody, and with the race
 // detector. Changed packages run often, and on a busy machine. Tests draw their seeds. What has
 // passed is left out until it changes, except for the models, which draw anew.
 func soakParts(o soakOptions, began time.Time) ([]part, error) {
@@ -63,6 +64,13 @@ func soakParts(o soakOptions, began time.Time) ([]part, error) {
 		p.env = slices.DeleteFunc(p.env, func(s string) bool { return slices.Contains(seeded(), s) })
 		parts = append(parts, p)
 	}
+	if concerned(o.areas) {
+		target, err := nvmeofParts(o.nvmet, true)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, target...)
+	}
 	changed, err := changedPackages(folders)
 	if err != nil {
 		return nil, err
@@ -94,23 +102,32 @@ func changedPackages(folders []string) ([]part, error) {
 		parts = append(parts, part{name: filepath.Clean(dir) + " x " + often, binary: true, spin: true, dir: dir,
 			command: []string{"go", "tool", "test2json", "-t", "-p", pkg, file, "-test.v=test2json", "-test.timeout=1h"},
 			tests:   []string{"-test.count", often}, env: []string{raceOptions},
-			begin: func() (bool, error) { return passedBefore(pkg, file) },
-			kept:  func() error { return keep(pkg, file) }})
+			begin: func() (bool, error) {
+				if err := buildTests(pkg, file); err != nil {
+					return false, err
+				}
+				return passed(file, pkg)
+			},
+			kept: func() error { return keep(file, pkg) }})
 	}
 	return parts, nil
 }
 
-// passedBefore builds a package's tests, and reports whether the same binary has passed. Where no test is built
-// with the race detector there is no binary, and nothing to run.
-func passedBefore(pkg, file string) (bool, error) {
+// buildTests builds a package's tests with the race detector. Where no test is built so there is no binary.
+func buildTests(pkg, file string) error {
 	if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
-		return false, fmt.Errorf("remove the last binary of the tests of %s: %w", pkg, err)
+		return fmt.Errorf("remove the last binary of the tests of %s: %w", pkg, err)
 	}
 	build := exec.Command("go", "test", "-c", "-race", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-vet=off", "-o", file, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
-		return false, fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
+		return fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
 	}
+	return nil
+}
+
+// passed reports whether the same binary has passed as that part. Without a binary there is nothing to run.
+func passed(file, as string) (bool, error) {
 	sum, err := sumOf(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -122,7 +139,7 @@ func passedBefore(pkg, file string) (bool, error) {
 	if err != nil && !os.IsNotExist(err) {
 		return false, fmt.Errorf("read what passed before: %w", err)
 	}
-	return strings.Contains(string(kept), sum), nil
+	return slices.Contains(strings.Split(string(kept), "\n"), sum+" "+as), nil
 }
 
 func hasTests(dir string) bool {
@@ -144,8 +161,8 @@ func sumOf(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// keep notes that a package's tests have passed.
-func keep(pkg, file string) error {
+// keep notes that a package's tests have passed as that part.
+func keep(file, as string) error {
 	sum, err := sumOf(file)
 	if err != nil {
 		return err
@@ -154,7 +171,7 @@ func keep(pkg, file string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(f, sum, pkg)
+	_, err = fmt.Fprintln(f, sum, as)
 	if closed := f.Close(); err == nil {
 		err = closed
 	}

@@ -232,7 +232,10 @@ func TestWhereNoTestIsBuiltNothingRuns(t *testing.T) {
 	if err := os.WriteFile(file, []byte("old"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if passed, err := passedBefore("github.com/hearthfs/hearth/e2e/sim", file); err != nil || !passed {
+	if err := buildTests("github.com/hearthfs/hearth/e2e/sim", file); err != nil {
+		t.Fatal(err)
+	}
+	if passed, err := passed(file, "sim"); err != nil || !passed {
 		t.Errorf("%v, %v", passed, err)
 	}
 }

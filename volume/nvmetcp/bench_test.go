@@ -2,9 +2,9 @@
 
 package nvmetcp
 
+// These benchmarks are for profiles. What is compared with plain TCP is W7 of `make bench`.
+
 import (
-	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,81 +48,3 @@ func BenchmarkRead4KDepth16(b *testing.B) { readers(b, 1, 16, 4096) }
 func BenchmarkRead4KTwoQueuesOf32(b *testing.B) { readers(b, 2, 32, 4096) }
 
 func BenchmarkRead1M(b *testing.B) { readers(b, 1, 2, 1<<20) }
-
-// plain moves the same bytes over connections without NVMe: 72 bytes there, a header and data back, each goroutine
-// waiting for its own.
-func plain(b *testing.B, depth, size int) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	host, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer host.Close()
-	target, err := l.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() {
-		in, out := make([]byte, depth*72), make([]byte, depth*(24+size))
-		have := 0
-		for {
-			n, err := target.Read(in[have:])
-			if err != nil {
-				return
-			}
-			have += n
-			whole := have / 72
-			if whole == 0 {
-				continue
-			}
-			if _, err := target.Write(out[:whole*(24+size)]); err != nil {
-				return
-			}
-			have = copy(in, in[whole*72:have])
-		}
-	}()
-	var mu sync.Mutex
-	done := make(chan struct{}, depth)
-	go func() {
-		head, p := make([]byte, 24), make([]byte, size)
-		for {
-			if _, err := io.ReadFull(host, head); err != nil {
-				return
-			}
-			if _, err := io.ReadFull(host, p); err != nil {
-				return
-			}
-			done <- struct{}{}
-		}
-	}()
-	var next atomic.Int64
-	var work sync.WaitGroup
-	begun := cpu()
-	b.SetBytes(int64(size))
-	b.ResetTimer()
-	for range depth {
-		work.Go(func() {
-			capsule := make([]byte, 72)
-			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-				mu.Lock()
-				_, err := host.Write(capsule)
-				mu.Unlock()
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				<-done
-			}
-		})
-	}
-	work.Wait()
-	b.ReportMetric(float64(cpu()-begun)/float64(b.N), "cpu-ns/op")
-}
-
-func BenchmarkRaw4KDepth16(b *testing.B) { plain(b, 16, 4096) }
-
-func BenchmarkRaw1M(b *testing.B) { plain(b, 2, 1<<20) }

@@ -4,12 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,51 +13,23 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
-// kernelVariable names the tool that boots the Linux kernel's own target. Without it these tests are skipped.
-const kernelVariable = "HEARTH_NVMET"
-
 // kernel is a guest with a target.
 type kernel struct {
-	t    testing.TB
-	tool string
-	dir  string
-	port []string // addresses
+	t     testing.TB
+	guest *hearthtest.KernelTarget
+	port  []string // addresses
 }
 
 // bootKernel starts a guest with so many ports. It ends with the test.
 func bootKernel(t testing.TB, ports int, args ...string) *kernel {
 	t.Helper()
-	k := &kernel{t: t, tool: os.Getenv(kernelVariable), dir: filepath.Join(t.TempDir(), "guest")}
-	if k.tool == "" {
-		t.Skipf("%s names no nvmet-target", kernelVariable)
-	}
-	var numbers []string
-	for range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		k.port = append(k.port, l.Addr().String())
-		numbers = append(numbers, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-		_ = l.Close()
-	}
-	t.Cleanup(func() { _, _ = k.run("stop") }) // its time to live ends it, too
-	k.must("start", append([]string{"--port", strings.Join(numbers, ","), "--ttl", "900"}, args...)...)
-	return k
+	guest := hearthtest.BootKernel(t, ports, args...)
+	return &kernel{t, guest, guest.Ports}
 }
 
-func (k *kernel) run(verb string, args ...string) (string, error) {
-	out, err := exec.Command(k.tool, append([]string{verb, "--dir", k.dir}, args...)...).CombinedOutput()
-	return string(out), err
-}
-
-func (k *kernel) must(verb string, args ...string) string {
+func (k *kernel) must(verb string, args ...string) {
 	k.t.Helper()
-	out, err := k.run(verb, args...)
-	if err != nil {
-		k.t.Fatalf("nvmet-target %s %v: %v\n%s", verb, args, err, out)
-	}
-	return out
+	k.guest.Must(k.t, verb, args...)
 }
 
 // nt runs the guest's helper.
@@ -70,7 +38,7 @@ func (k *kernel) nt(args ...string) {
 	k.must("exec", append([]string{"nt"}, args...)...)
 }
 
-const kernelNQN = "nqn.2014-08.org.nvmexpress:hearth-test"
+const kernelNQN = hearthtest.KernelNQN
 
 // watched is what the events of a Namespace said.
 type watched struct {
@@ -153,6 +121,7 @@ func mustRead(t testing.TB, n *Namespace, off int64, length int, generation uint
 
 func TestKernelReadsAndWrites(t *testing.T) {
 	// What is written in every size, with every setting of digests, flow control and queues, is read again.
+	large := map[string][]uint64{"512": {7, 8}, "4096": {13, 18}} // each setting of digests once: 4 MiB are a fifth of a test's reads
 	for _, block := range []string{"512", "4096"} {
 		t.Run(block, func(t *testing.T) {
 			k := bootKernel(t, 1, "--block", block)
@@ -171,7 +140,7 @@ func TestKernelReadsAndWrites(t *testing.T) {
 					if (row+row/8)%2 == 0 { // a test reads at most 20 MiB
 						sizes = append(sizes, 1<<20)
 					}
-					if row == 7 || row == 8 { // with everything, with nothing
+					if slices.Contains(large[block], row) {
 						sizes = append(sizes, 4<<20)
 					}
 					rounds(t, n, sizes, generation+row)
