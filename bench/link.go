@@ -180,7 +180,7 @@ func (l *link) run(program []string, w remote.Work) (s side, err error) {
 	if err := json.Unmarshal([]byte(line), &sum); err != nil {
 		return s, err
 	}
-	s.Seconds, s.ReaderCPU, s.Units, s.Bytes = sum.Seconds, sum.CPU, sum.Reads, sum.Bytes
+	s.Seconds, s.ReaderCPU, s.Units, s.Bytes, s.Allocs = sum.Seconds, sum.CPU, sum.Reads, sum.Bytes, sum.Allocs
 	s.P50us, s.P99us, s.MaxUs = sum.P50us, sum.P99us, sum.MaxUs
 	s.Checked, s.Wrong, s.Connections = w.Check, sum.Wrong, w.Connections
 	return s, nil
@@ -188,7 +188,7 @@ func (l *link) run(program []string, w remote.Work) (s side, err error) {
 
 // remoteProgram is the first argument of this binary as one of bench/remote's programs:
 //
-//	bench remote wire|tcp serve|read ADDRESS WORK
+//	bench remote wire|nvme|tcp|framing serve|read ADDRESS WORK
 const remoteProgram = "remote"
 
 // beRemote is that process.

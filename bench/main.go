@@ -20,7 +20,7 @@
 // 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
 // S3 clients get (bench/clients) stands beside MinIO, which has the same bytes. What nodes
 // read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module
-// of its own), between two network namespaces.
+// of its own), between two network namespaces; so does what they read of a volume.
 package main
 
 import (
@@ -170,7 +170,7 @@ func run() error {
 		return err
 	}
 	defer b.origin.stop()
-	sets := []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.scales, b.s3}
+	sets := []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.volumeReads, b.volumeEpochs, b.volumeRestarts, b.scales, b.s3}
 	if b.old != nil {
 		sets = b.contests()
 	}

@@ -34,6 +34,8 @@ type side struct {
 	Wrong   int64 `json:"wrong_bytes"`
 	Units   int64 `json:"units"` // files, reads or names
 	Bytes   int64 `json:"bytes"`
+	// Allocs are the reader's allocations for each unit; 0: none, or not counted.
+	Allocs float64 `json:"allocs,omitempty"`
 	latencies
 	// Tried are the seconds of each number of connections that a plain program was
 	// tried with; the rest is of the Connections that were best.

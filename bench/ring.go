@@ -32,6 +32,8 @@ type testbed struct {
 	proxy *faultproxy.Proxy // before the bucket, on the bridge
 	plain bool              // cluster.encryption: off
 	disk  string            // what each node gives, as of launch
+	from  string            // the volume that each has attached; "": none
+	fills bool              // as of launch
 }
 
 // member is a node's part in a ring.
@@ -52,8 +54,8 @@ func (m *member) config() string {
 		m.number, m.address(), first.address(), filepath.Join(m.ring.dir, "key"), map[bool]string{true: "off", false: "on"}[m.ring.plain])
 }
 
-// newRing makes the network; no node runs yet.
-func (b *bench) newRing() (r *testbed, err error) {
+// newRing makes the network of so many nodes; none runs yet.
+func (b *bench) newRing(size int) (r *testbed, err error) {
 	r = &testbed{b: b, dir: filepath.Join(b.dir, "ring")}
 	defer func() {
 		if err != nil {
@@ -72,11 +74,11 @@ func (b *bench) newRing() (r *testbed, err error) {
 	if e := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("0"), 0); !errors.Is(e, fs.ErrNotExist) {
 		err = errors.Join(err, e) // of this namespace
 	}
-	for i := 0; i < ringSize && err == nil; i++ {
+	for i := 0; i < size && err == nil; i++ {
 		err = r.add(i)
 	}
 	if err != nil {
-		return r, fmt.Errorf("join %d network namespaces: %w", ringSize, err)
+		return r, fmt.Errorf("join %d network namespaces: %w", size, err)
 	}
 	r.proxy, err = faultproxy.Start(faultproxy.Options{Listen: hub + ":0", Target: b.origin.Endpoint})
 	return r, err
@@ -115,7 +117,7 @@ func (r *testbed) run(do func() error) (err error) {
 		}
 	}()
 	for i, m := range r.nodes {
-		l := launch{cache: fmt.Sprintf("ring-%d", i), ram: "64MiB", disk: r.disk, in: m}
+		l := launch{cache: fmt.Sprintf("ring-%d", i), ram: "64MiB", disk: r.disk, in: m, from: r.from, fills: r.fills}
 		if i == 0 {
 			l.open = "none"
 		}
@@ -124,7 +126,7 @@ func (r *testbed) run(do func() error) (err error) {
 		}
 	}
 	for _, m := range r.nodes {
-		if err := scaling.Whole(r.b.ctx, m.socket(), ringSize); err != nil {
+		if err := scaling.Whole(r.b.ctx, m.socket(), len(r.nodes)); err != nil {
 			return err
 		}
 	}
@@ -158,7 +160,7 @@ func (b *bench) ringEpochs() error {
 			return err
 		}
 	}
-	r, err := b.newRing()
+	r, err := b.newRing(ringSize)
 	if err != nil {
 		return err
 	}

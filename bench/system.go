@@ -95,6 +95,8 @@ type launch struct {
 	disk  string   // bytes of the cache directory; "": 30GiB, which is room for all
 	in    *member  // its part in a ring; nil: it is alone
 	s3    *buckets // the S3 clients that it answers, and its origin; nil: none
+	from  string   // the volume that it has attached; "": none
+	fills bool     // and that it writes all to which it reads from the bucket
 }
 
 // mount starts Hearth on the origin's bucket.
@@ -114,7 +116,7 @@ func (h *build) mount(l launch) (*mounted, error) {
 	}
 	text := fmt.Sprintf("links:\n- {path: /, origin: {url: \"s3://bench\", endpoint: %q, region: us-east-1, path_style: true}, freshness: %s}\n"+
 		"cache: {ram: %s, disks: [{path: %q, size: %s}], free_floor: 1GiB}\nadmin: {socket: %q, listen: \"-\"}\n",
-		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(h.dir, l.cache), cmp.Or(l.disk, "30GiB"), socket) + ring
+		from, cmp.Or(l.fresh, "immutable"), l.ram, filepath.Join(h.dir, l.cache), cmp.Or(l.disk, "30GiB"), socket) + ring + l.volumes()
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -144,6 +146,14 @@ func (h *build) mount(l launch) (*mounted, error) {
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}
 	return m, nil
+}
+
+// volumes is what a node is told of its volume.
+func (l launch) volumes() string {
+	if l.from == "" {
+		return ""
+	}
+	return fmt.Sprintf("volumes: {devices: [{url: %q}], fill: %s}\n", l.from, map[bool]string{true: "all", false: "evicted"}[l.fills])
 }
 
 // listens waits until a node answers at its socket, or has ended.

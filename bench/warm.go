@@ -42,7 +42,11 @@ func (b *bench) afar(do func() error) error {
 
 // fresh runs do with a node on an empty cache directory, and takes both away.
 func (h *build) fresh(freshness string, do func(m *mounted) (side, error)) (s side, err error) {
-	l := launch{cache: "fresh", ram: "512MiB", open: "none", fresh: freshness}
+	return h.emptied(launch{cache: "fresh", ram: "512MiB", open: "none", fresh: freshness}, do)
+}
+
+// emptied is fresh with a node of one's own.
+func (h *build) emptied(l launch, do func(m *mounted) (side, error)) (s side, err error) {
 	defer func() { _ = os.RemoveAll(filepath.Join(h.dir, l.cache)) }()
 	m, err := h.mount(l)
 	if err != nil {

@@ -148,11 +148,12 @@ func (s side) perRead() float64 {
 
 // remotes are the figures of remote reads, a row for each baseline.
 func (b *bench) remotes(w *tabwriter.Writer) {
-	fmt.Fprint(w, "| figure\t| of\t| ratio\t| spread\t| wanted\t| per server core\t| spread\t| wanted\t| reads/s, its\t| MiB/s\t| server CPU s per 10,000, its\t| reader CPU s per 10,000, its\t| server CPU s per GiB, its\t| origin requests\t| p50 / p99 / max us\t| connections\t| wrong bytes\t|\n")
-	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
+	fmt.Fprint(w, "| figure\t| of\t| ratio\t| spread\t| wanted\t| per server core\t| spread\t| wanted\t| reads/s, its\t| MiB/s\t| server CPU s per 10,000, its\t| reader CPU s per 10,000, its\t| server CPU s per GiB, its\t| allocations per read, its\t| origin requests\t| p50 / p99 / max us\t| connections\t| wrong bytes\t|\n")
+	fmt.Fprint(w, "|---\t|---\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|--:\t|\n")
 	rate := func(s side) float64 { return float64(s.Units) / s.Seconds }
 	served := func(s side) float64 { return s.DaemonCPU / float64(s.Units) * 1e4 }
 	read := func(s side) float64 { return s.ReaderCPU / float64(s.Units) * 1e4 }
+	allocs := func(s side) float64 { return s.Allocs }
 	perGiB := func(s side) float64 { return s.DaemonCPU / float64(max(1, s.Bytes)) * (1 << 30) }
 	most := func(rounds []side) (n int64) {
 		for _, s := range rounds {
@@ -166,11 +167,11 @@ func (b *bench) remotes(w *tabwriter.Writer) {
 			for round := range f.ours {
 				cores[round] = f.perCore(i, round)
 			}
-			fmt.Fprintf(w, "| %s\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.0f, %.0f\t| %.0f\t| %.3f, %.3f\t| %.3f, %.3f\t| %.2f, %.2f\t| %d\t| %.0f / %.0f / %.0f\t| %s\t| %d\t|\n", b.shown(f.name), base.Name,
+			fmt.Fprintf(w, "| %s\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.2f\t| %.2f-%.2f\t| %s\t| %.0f, %.0f\t| %.0f\t| %.3f, %.3f\t| %.3f, %.3f\t| %.2f, %.2f\t| %.2f, %.2f\t| %d\t| %.0f / %.0f / %.0f\t| %s\t| %d\t|\n", b.shown(f.name), base.Name,
 				median(f.ratios[i], same), slices.Min(f.ratios[i]), slices.Max(f.ratios[i]), least(f.wanted(i)),
 				median(cores, same), slices.Min(cores), slices.Max(cores), least(f.wantedPerCore(i)),
 				median(f.ours, rate), median(f.sides[i], rate), median(f.ours, func(s side) float64 { return float64(s.Bytes) / s.Seconds / (1 << 20) }),
-				median(f.ours, served), median(f.sides[i], served), median(f.ours, read), median(f.sides[i], read), median(f.ours, perGiB), median(f.sides[i], perGiB), most(f.ours),
+				median(f.ours, served), median(f.sides[i], served), median(f.ours, read), median(f.sides[i], read), median(f.ours, perGiB), median(f.sides[i], perGiB), median(f.ours, allocs), median(f.sides[i], allocs), most(f.ours),
 				median(f.ours, func(s side) float64 { return s.P50us }), median(f.ours, func(s side) float64 { return s.P99us }), median(f.ours, func(s side) float64 { return s.MaxUs }),
 				connections(f.sides[i]), f.ours[len(f.ours)-1].Wrong)
 		}

@@ -1,5 +1,5 @@
 // Package remote are programs that read blocks from each other's memory: by Hearth's block
-// protocol as two nodes do it, and by plain TCP. The bench runs each side in a process and
+// protocol as two nodes do it, by NVMe/TCP as a node reads a volume, and by plain TCP. The bench runs each side in a process and
 // a network namespace of its own, and says with a Work what is to be read.
 //
 // Who serves holds some blocks whose bytes follow from where they lie, says "ready", and
@@ -18,6 +18,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -36,6 +37,8 @@ type Work struct {
 	Reads int `json:"reads"`
 	// Connections that a plain program shares the reads out to; Hearth opens them itself.
 	Connections int `json:"connections"`
+	// Sequential reads go through the blocks in order; others are at random places.
+	Sequential bool `json:"sequential,omitempty"`
 	// InOrder has gRPC answer all reads of a connection over one stream.
 	InOrder bool `json:"in_order,omitempty"`
 	// TLS encrypts, mutually authenticated with Ed25519 certificates.
@@ -51,6 +54,8 @@ type Sum struct {
 	CPU   float64 `json:"cpu"`
 	Reads int64   `json:"reads"`
 	Bytes int64   `json:"bytes"`
+	// Allocs are the reader's allocations for each read.
+	Allocs float64 `json:"allocs"`
 	// Latencies of a read in microseconds; 0: not taken.
 	P50us float64 `json:"p50_us"`
 	P99us float64 `json:"p99_us"`
@@ -67,6 +72,11 @@ type Program interface {
 	Open(ctx context.Context, address string, w Work) (Reader, error)
 }
 
+// binder is a Program that listens by itself, calls ready with its address, and serves until the context ends.
+type binder interface {
+	bind(ctx context.Context, address string, ready func(address string) error) error
+}
+
 // Reader reads at seeded random places.
 type Reader interface {
 	// Read makes as many reads as places are given, and notes in took how long each
@@ -78,13 +88,17 @@ type Reader interface {
 	Close()
 }
 
-// Named returns a program: "wire" or "tcp".
+// Named returns a program: "wire", "nvme", "tcp" or "framing".
 func Named(name string) (Program, error) {
 	switch name {
 	case "wire":
 		return wired{}, nil
+	case "nvme":
+		return nvme{}, nil
 	case "tcp":
 		return plainTCP{}, nil
+	case "framing":
+		return framing{}, nil
 	}
 	return nil, fmt.Errorf("no program %q reads remote blocks", name)
 }
@@ -108,6 +122,10 @@ func (w Work) places(n int, seed uint64) []Place {
 	each := hearth.BlockSize / w.Size
 	all := make([]Place, n)
 	for i := range all {
+		if w.Sequential {
+			all[i] = Place(i/each%blocks*hearth.BlockSize + i%each*w.Size)
+			continue
+		}
 		all[i] = Place(random.IntN(blocks)*hearth.BlockSize + random.IntN(each)*w.Size)
 	}
 	return all
@@ -138,14 +156,23 @@ func Serve(ctx context.Context, p Program, address string, w Work, says io.Write
 	if err := w.check(); err != nil {
 		return err
 	}
+	ready := func(at string) error {
+		if _, err := fmt.Fprintln(says, "ready", at); err != nil {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	}
+	if b, own := p.(binder); own {
+		return b.bind(ctx, address, ready)
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	if _, err := fmt.Fprintln(says, "ready", l.Addr()); err != nil {
-		return fmt.Errorf("serve: %w", err)
+	if err := ready(l.Addr().String()); err != nil {
+		return err
 	}
 	return p.Serve(ctx, l, w)
 }
@@ -171,11 +198,15 @@ func Read(ctx context.Context, p Program, address string, w Work, bench io.ReadW
 	if _, err := bufio.NewReader(bench).ReadString('\n'); err != nil {
 		return fmt.Errorf("wait for the bench: %w", err)
 	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	cpu, start := cpuSeconds(), time.Now()
 	if err := r.Read(ctx, places, took); err != nil {
 		return err
 	}
 	s := Sum{Seconds: time.Since(start).Seconds(), CPU: cpuSeconds() - cpu, Reads: int64(w.Reads), Bytes: int64(w.Reads) * int64(w.Size)}
+	runtime.ReadMemStats(&after)
+	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(w.Reads)
 	if _, err := fmt.Fprintln(bench, "end"); err != nil {
 		return err
 	}
