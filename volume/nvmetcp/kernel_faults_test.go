@@ -369,7 +369,10 @@ const hosts = "/sys/kernel/config/nvmet/hosts/"
 func TestKernelAuthentication(t *testing.T) {
 	// A host with the right secret gets in; with a wrong one, or none, it is told so.
 	const host = "nqn.2014-08.org.nvmexpress:hearth-friend"
-	if out, err := bootKernel(t, 1, "--host-nqn", host).guest.Run("exec", "test -e "+hosts+host+"/dhchap_key"); err != nil {
+	asked := bootKernel(t, 1, "--host-nqn", host)
+	out, err := asked.guest.Run("exec", "test -e "+hosts+host+"/dhchap_key")
+	asked.must("stop")
+	if err != nil {
 		t.Skipf("this kernel's target cannot authenticate (it is built without NVME_TARGET_AUTH) %s", out)
 	}
 	key, other := []byte(strings.Repeat("0123456789abcdef", 2)), []byte(strings.Repeat("x", 32))
