@@ -146,7 +146,7 @@ func TestPathsMeanTheSameAfterASecondMount(t *testing.T) {
 	if _, err := n.links.forMount(n.links.within("/models")); err != nil {
 		t.Errorf("a mount of it: %v", err)
 	}
-	if _, err := n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); admin.KindOf(err) != admin.KindNotFound || !strings.Contains(err.Error(), "mount /s3:data/nope: no such directory in the tree") {
+	if _, err := n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: at, Prefix: "/nope"}}); admin.KindOf(err) != admin.KindNotFound || !strings.Contains(err.Error(), "mount /nope: no such directory in the tree") {
 		t.Errorf("a mount of nothing: %v", err)
 	}
 	if _, err := n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: at, Prefix: "/models/a"}}); admin.KindOf(err) != admin.KindUsage || !strings.Contains(err.Error(), "it is a file") {

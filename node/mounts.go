@@ -82,6 +82,7 @@ func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, 
 
 // mount makes x. at holds x.Dir where the node may not walk to that directory, else it is nil.
 func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *point.Point) error {
+	asked := r.Prefix
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
 		if err != nil {
@@ -91,6 +92,8 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	}
 	if x.Prefix = cleanPath(x.Prefix); r.Origin == nil {
 		x.Prefix = n.links.within(x.Prefix)
+	} else {
+		asked = x.Prefix
 	}
 	var err error
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
@@ -105,9 +108,9 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	root, err := n.tree.Root(ctx, x.Prefix)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &admin.Error{Kind: admin.KindNotFound, Message: "mount " + x.Prefix + ": no such directory in the tree (hearth ls shows what there is)"}
+		return &admin.Error{Kind: admin.KindNotFound, Message: "mount " + asked + ": no such directory in the tree (hearth ls shows what there is)"}
 	case errors.Is(err, syscall.ENOTDIR):
-		return usage("mount %s: it is a file: name the directory that it lies in", x.Prefix)
+		return usage("mount %s: it is a file: name the directory that it lies in", asked)
 	case err != nil:
 		return fmt.Errorf("mount %s: %w", x.Prefix, watch.Explained(err))
 	}

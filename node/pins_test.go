@@ -147,7 +147,12 @@ func TestPinsThatAreRefused(t *testing.T) {
 			t.Errorf("evict %s: %v", path, err)
 		}
 	}
-	if ended, err := c.Unpin(t.Context(), []string{"/a", "s3://data/a/f0"}); err != nil || len(ended) != 2 {
+	for asked, want := range map[string]string{"/a": "/a is not evicted: /a is pinned (hearth unpin /a ends that)", "s3://data/a": "s3://data/a is not evicted: s3://data/a is pinned"} {
+		if _, err := c.Evict(t.Context(), []string{asked}, true); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("evict %s, as it was asked for: %v", asked, err)
+		}
+	}
+	if ended, err := c.Unpin(t.Context(), []string{"/a", "s3://data/a/f0"}); err != nil || strings.Join(ended, " ") != "/a s3://data/a/f0" {
 		t.Errorf("%v, %v", ended, err)
 	}
 	for _, dry := range []bool{true, false} {

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,6 +90,27 @@ func TestAnArchivedObjectIsAnAnswer(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if st := s.Stats(); st.Gets != 1 || st.Errors != 0 || st.Last != nil {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestWhatNobodyWaitsForIsNoError(t *testing.T) {
+	// Of a HEAD and a LIST that race, the loser is cancelled. The origin has made no error by that.
+	b := newFakeBucket(t)
+	b.put("k", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	b.odd = func(_ http.ResponseWriter, r *http.Request, key string) bool {
+		if r.Method == http.MethodHead && key == "k" {
+			cancel()
+			<-r.Context().Done()
+		}
+		return false
+	}
+	s := b.open(t, Config{})
+	if _, err := s.Head(ctx, "k"); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Heads != 1 || st.Errors != 0 || st.Last != nil {
 		t.Errorf("%+v", st)
 	}
 }

@@ -97,9 +97,10 @@ func queryKey(c *call) string {
 }
 
 // failed counts an attempt without an answer. That a name or a version does not exist is an answer, and
-// so is that its object is archived.
+// so is that its object is archived. An attempt that nobody waited for any more is no failure of the origin:
+// a HEAD, a LIST beside it has answered.
 func (s *S3) failed(op, key string, err error) {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) || errors.Is(err, context.Canceled) {
 		return
 	}
 	s.counts.errors.Add(1)

@@ -95,7 +95,7 @@ func unpinCommand() *cobra.Command {
 				return c.PrintJSON(cli.Out(cmd), ended)
 			}
 			for _, path := range ended {
-				c.Printer(cli.Out(cmd))("%s is not pinned any more", cli.QuoteFor(cli.Out(cmd), path))
+				c.Printer(cli.Out(cmd))("%s is not pinned any more", cli.QuoteFor(cli.Out(cmd), at.Typed(path)))
 			}
 			return nil
 		})

@@ -82,13 +82,34 @@ func (p *place) Typed(text string) string {
 	return text
 }
 
-// Said returns an error of the node in which the path at its beginning is as it was typed.
+// Said returns an error of the node in which paths are as they were typed. They begin it, or stand behind a blank.
 func (p *place) Said(err error) error {
 	var e *admin.Error
-	if !errors.As(err, &e) || p.Typed(e.Message) == e.Message {
+	if !errors.As(err, &e) {
 		return err
 	}
-	return &admin.Error{Kind: e.Kind, Message: p.Typed(e.Message), Cause: e.Cause}
+	said := p.Typed(e.Message)
+	for _, x := range p.typed {
+		said = replaced(said, x)
+	}
+	if said == e.Message {
+		return err
+	}
+	return &admin.Error{Kind: e.Kind, Message: said, Cause: e.Cause}
+}
+
+// replaced puts what was typed in the place of the absolute path wherever that stands behind a blank, as a whole path
+// or as the beginning of one.
+func replaced(text string, x pair) string {
+	parts := strings.Split(text, " "+x.absolute)
+	for i, rest := range parts[1:] {
+		if rest == "" || strings.IndexByte("/: )", rest[0]) >= 0 {
+			parts[i+1] = " " + x.typed + rest
+		} else {
+			parts[i+1] = " " + x.absolute + rest
+		}
+	}
+	return strings.Join(parts, "")
 }
 
 // All makes each of the paths Absolute.

@@ -111,6 +111,10 @@ func TestPathsAreShownAsTheyWereTyped(t *testing.T) {
 	if err.Error() != "a: no such file or directory" || admin.KindOf(err) != admin.KindNotFound {
 		t.Errorf("%v", err)
 	}
+	err = p.Said(&admin.Error{Message: "read /mnt/d/train/a at 0: archived (hearth unpin /mnt/d/train/a), /mnt/d/train/ab is not, x/mnt/d/train/a neither"})
+	if err.Error() != "read a at 0: archived (hearth unpin a), /mnt/d/train/ab is not, x/mnt/d/train/a neither" {
+		t.Errorf("%v", err)
+	}
 	if err := p.Said(io.EOF); err != io.EOF {
 		t.Errorf("%v", err)
 	}

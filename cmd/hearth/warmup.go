@@ -47,7 +47,7 @@ func warmupCommand() *cobra.Command {
 			"with its checksum, and names with a fresh listing. What is missing, corrupt, changed or vanished is\n" +
 			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.\n" +
 			"With --to-volume all of that is about the node's volumes, in the place of its disk cache.",
-		Example: "  hearth warmup /\n  hearth warmup --check /\n  hearth warmup --to-volume /",
+		Example: "  hearth warmup /\n  hearth warmup --check /",
 		Args:    cobra.ArbitraryArgs,
 	}
 	c := cli.AddCommon(cmd)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -16,18 +17,20 @@ func (k *Keeper) Serve(plain func(pattern string, do func(*http.Request) (any, e
 	plain("GET /v1/pins", func(*http.Request) (any, error) { return k.List(), nil })
 	plain("DELETE /v1/pins", func(r *http.Request) (any, error) {
 		uid := admin.From(r.Context()).UID
-		paths := k.endable(uid) // without paths: all that this user may end
+		paths, as := k.endable(uid), map[string]string{} // without paths: all that this user may end
 		if asked := r.URL.Query()["path"]; len(asked) > 0 {
 			paths = nil
 			for _, a := range asked {
-				paths = append(paths, k.pinnedAs(r.Context(), a)...)
+				for _, path := range k.pinnedAs(r.Context(), a) {
+					paths, as[path] = append(paths, path), a
+				}
 			}
 		}
-		if err := k.Unpin(paths, uid); err != nil {
+		if err := k.Unpin(paths, uid, as); err != nil {
 			return nil, err
 		}
 		for i, path := range paths {
-			paths[i] = k.parts.Short(path)
+			paths[i] = cmp.Or(as[path], k.parts.Short(path))
 		}
 		return paths, nil
 	})
@@ -48,6 +51,21 @@ func (k *Keeper) pinnedAs(ctx context.Context, asked string) []string {
 	return []string{k.parts.PathOf(asked)}
 }
 
+// pinned refuses to evict a path, which was asked for by that name, if a pin holds something of it.
+func (k *Keeper) pinned(asked, path string) error {
+	for _, pin := range k.paths() {
+		if !covers(pin, path) && !covers(path, pin) {
+			continue
+		}
+		name := k.parts.Short(pin)
+		if pin == path {
+			name = asked
+		}
+		return warmup.Refusal(asked + " is not evicted: " + name + " is pinned (hearth unpin " + name + " ends that)")
+	}
+	return nil
+}
+
 // evict drops what the tiers hold of the files at and below some paths. With dry it only counts them: the files
 // of which something is held, and the bytes held.
 func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.Tally, err error) {
@@ -57,14 +75,12 @@ func (k *Keeper) evict(ctx context.Context, asked []string, dry bool) (t warmup.
 		if err != nil {
 			return t, err
 		}
-		paths = append(paths, all...)
-	}
-	for _, path := range paths {
-		for _, pin := range k.paths() {
-			if covers(pin, path) || covers(path, pin) {
-				return t, warmup.Refusal(path + " is not evicted: " + pin + " is pinned (hearth unpin " + pin + " ends that)")
+		for _, path := range all {
+			if err := k.pinned(a, path); err != nil {
+				return t, err
 			}
 		}
+		paths = append(paths, all...)
 	}
 	if k.parts.Disk != nil && !dry { // a block in the write queue would come back
 		if err := k.parts.Disk.Flush(ctx); err != nil && !errors.As(err, new(hearth.Unflushed)) { // need not be durable

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -372,8 +373,9 @@ func (k *Keeper) expire() time.Duration {
 }
 
 // Unpin ends the pins of paths for a user. A path that is not pinned is an error that names the nearest pins. A
-// pin that the user may not end is an error, too. After an error no pin has ended.
-func (k *Keeper) Unpin(paths []string, uid uint32) error {
+// pin that the user may not end is an error, too. After an error no pin has ended. as has the names by which paths
+// were asked for.
+func (k *Keeper) Unpin(paths []string, uid uint32, as map[string]string) error {
 	all := map[string]namespace.Pin{}
 	for _, v := range k.List() {
 		all[v.Path] = v.Pin
@@ -381,7 +383,7 @@ func (k *Keeper) Unpin(paths []string, uid uint32) error {
 	for _, path := range paths {
 		pin, is := all[path]
 		if !is {
-			return warmup.Unknown(k.parts.Short(path) + " is not pinned" + k.nearest(path))
+			return warmup.Unknown(cmp.Or(as[path], k.parts.Short(path)) + " is not pinned" + k.nearest(path))
 		}
 		if !admin.MayEnd(uid, pin.UID) {
 			return ofAnother(&pin, "unpin it")

@@ -426,10 +426,10 @@ func TestAPinWithoutMemory(t *testing.T) {
 		if all := r.List(); used == 0 || !r.holds("a/1") || all[0].Lacks != "" || !strings.Contains(all[1].Lacks, "--cache-ram") {
 			t.Errorf("%d bytes used, %+v", used, all)
 		}
-		if err := r.Unpin([]string{"/a", "/c"}, 0); err == nil || len(r.paths()) != 2 {
+		if err := r.Unpin([]string{"/a", "/c"}, 0, nil); err == nil || len(r.paths()) != 2 {
 			t.Errorf("%v, %v", err, r.paths())
 		}
-		if err := r.Unpin([]string{"/a", "/b"}, 0); err != nil || used != 0 || r.holds("a/1") {
+		if err := r.Unpin([]string{"/a", "/b"}, 0, nil); err != nil || used != 0 || r.holds("a/1") {
 			t.Errorf("%v, %d bytes are not given back", err, used)
 		}
 	})
