@@ -53,7 +53,7 @@ func commands(e *env) {
 	if m, ok := doc["mounts"].([]any); !ok || len(m) != 1 || m[0].(map[string]any)["dir"] != h.dir {
 		e.Errorf("status shows mounts %v", doc["mounts"])
 	}
-	for _, verb := range []string{"trace", "volume"} {
+	for _, verb := range []string{"trace"} {
 		out, code := e.run(e.hearth, verb)
 		help, _ := e.run(e.hearth, "--help")
 		if code != 2 || !strings.Contains(out, "not in this version") || regexp.MustCompile(`(?m)^\s+`+verb+`\s`).MatchString(help) {
