@@ -61,7 +61,8 @@ type Disk interface {
 	// if the device does not answer, stead is called, once, on a goroutine of its own, to take the caller's
 	// place. stead may run while the call lasts, and also after it if the device answers just then.
 	GetHere(ctx context.Context, b hearth.Block, off, n int, stead func()) *hearth.View
-	// WouldTake is Takes for who asks and puts nothing: no policy hears of it. An error says why not.
+	// WouldTake reports what Takes would, with the directory or the reason why not. It does not count as a
+	// request: call it if no Put follows.
 	WouldTake(b hearth.Block) (dir string, err error)
 }
 
