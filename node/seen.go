@@ -52,6 +52,9 @@ func (n *Node) sample() status.HistorySample {
 			s.Disk += d.HitBytes
 		}
 	}
+	if t := n.volumeTier(); t != nil {
+		s.Volume = t.HitBytes
+	}
 	return s
 }
 

@@ -23,9 +23,9 @@ type HistorySample struct {
 	// Reads counts reads of mounts, and Missed those of bytes that the node did not hold. Bytes are in the
 	// answers. Lent counts opens by passthrough.
 	Reads, Missed, Bytes, Lent int64
-	// RAM and Disk are bytes that the tiers answered. Origin and Peers are bytes that origins and other nodes
-	// sent for readers.
-	RAM, Disk, Origin, Peers int64
+	// RAM, Disk and Volume are bytes that the tiers answered. Origin and Peers are bytes that origins and other
+	// nodes sent for readers.
+	RAM, Disk, Volume, Origin, Peers int64
 }
 
 // Mount adds the counters of one mount.
@@ -110,16 +110,20 @@ func window(a, b stamped) Window {
 	// The counters are not read at the same moment, so differences are kept within bounds.
 	w.Held = min(w.Reads, max(0, w.Reads-(b.Missed-a.Missed)))
 	origin := min(w.Bytes, b.Origin-a.Origin)
-	ram, disk := b.RAM-a.RAM, b.Disk-a.Disk
 	peers := min(w.Bytes-origin, b.Peers-a.Peers)
 	held := w.Bytes - origin - peers
-	if ram+disk > 0 {
-		ram = int64(float64(held) * float64(ram) / float64(ram+disk))
+	ram, disk, volume := b.RAM-a.RAM, b.Disk-a.Disk, max(0, b.Volume-a.Volume) // a detached volume takes its counters along
+	if all := ram + disk + volume; all > 0 {
+		ram = int64(float64(held) * float64(ram) / float64(all))
+		volume = int64(float64(held) * float64(volume) / float64(all))
 	}
-	if disk = held - ram; disk < 0 {
-		ram, disk = held, 0
+	if disk = held - ram - volume; disk < 0 {
+		ram, disk, volume = held, 0, 0
 	}
 	w.From = map[string]int64{"ram": ram, "disk": disk, "origin": origin}
+	if b.Volume > 0 {
+		w.From["volume"] = volume
+	}
 	if b.Peers > 0 {
 		w.From["peers"] = peers
 	}

@@ -58,6 +58,10 @@ func TestWindowsOfReads(t *testing.T) {
 		}
 		check(t, "the warm one alone", w.TenMinutes, 100, 100, map[string]int64{"ram": 250, "disk": 750, "origin": 0}, 1)
 		check(t, "all", w.SinceStart, 200, 120, map[string]int64{"ram": 440, "disk": 660, "origin": 900}, 0.55)
+		change(func() { now.Reads, now.Bytes, now.RAM, now.Volume = 300, 3000, 700, 300 })
+		check(t, "from a volume", r.Reads().Now, 100, 100, map[string]int64{"ram": 250, "disk": 0, "volume": 750, "origin": 0}, 1)
+		change(func() { now.Reads, now.Bytes, now.RAM, now.Volume = 301, 3100, 800, 0 })
+		check(t, "it was detached", r.Reads().Now, 101, 101, map[string]int64{"ram": 1100, "disk": 0, "origin": 0}, 1)
 		time.Sleep(time.Hour)
 		if w = r.Reads(); w.TenMinutes.Reads != 0 || w.TenMinutes.Seconds < 600 || w.TenMinutes.Seconds > 605 {
 			t.Errorf("an hour later: %+v", w.TenMinutes)

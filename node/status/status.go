@@ -244,8 +244,8 @@ type Window struct {
 	// Reads counts READs of the kernel, and Held those whose bytes this node held.
 	Reads int64 `json:"reads"`
 	Held  int64 `json:"held_reads"`
-	// Bytes counts what was read. From says where it came from: "ram", "disk", "origin" and, in a ring,
-	// "peers". What an origin sent for readers in that time counts as the origin's, whichever tier it passed
+	// Bytes counts what was read. From says where it came from: "ram", "disk", "origin", with volumes
+	// "volume", and in a ring "peers". What an origin sent for readers in that time counts as the origin's, whichever tier it passed
 	// through. The rest is divided as the tiers answered.
 	Bytes int64            `json:"bytes"`
 	From  map[string]int64 `json:"from"`

@@ -26,6 +26,9 @@ func TestARingIsOneLine(t *testing.T) {
 	if n := len(Lines(s, Options{})); n != without+2 {
 		t.Errorf("%d lines, and %d without a ring", n, without)
 	}
+	s.Tiers = append(s.Tiers, status.Tier{Name: "volume"})
+	s.Reads.Now.From["volume"], s.Egress.Avoided["volume"] = 800<<20, status.Requests{Requests: 5000, Bytes: 5 << 30}
+	has(t, Lines(s, Options{Width: 80}), "DISK     VOLUME   PEERS   ORIGIN", "800 MiB  77 MiB  13 MiB", "; volume 5.00k, 5.0 GiB; peers")
 	s.Ring.Suspect, s.Ring.Missing = 1, 2
 	has(t, Lines(s, Options{Width: 80, Height: 24}), "ring  7 nodes alive, 1 suspect, 2 missing; share 14%; served 12 GiB, got 31")
 	has(t, Lines(s, Options{Verbose: true}), "ring prod: this node is gpu-1 at 10.0.0.5:7946, active, encryption on; it gives 1.0 TiB", "peer gpu-2: 9 requests, 20 GiB; silence 1", "peers: 12 connections, asked for data 9")

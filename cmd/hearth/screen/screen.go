@@ -87,10 +87,19 @@ func table(rows ...string) section {
 }
 
 func reads(s *status.Status) section {
-	head, from := "READS\tCOUNT\tHITS\tBYTES\tHIT BYTES\tRAM\tDISK", []string{"ram", "disk", "origin"}
-	if s.Ring != nil {
-		head, from = head+"\tPEERS", slices.Insert(from, 2, "peers")
+	from := []string{"ram", "disk"}
+	if slices.ContainsFunc(s.Tiers, func(t status.Tier) bool { return t.Name == "volume" }) {
+		from = append(from, "volume")
 	}
+	if s.Ring != nil {
+		from = append(from, "peers")
+	}
+	head, avoided := "READS\tCOUNT\tHITS\tBYTES\tHITS", []string{}
+	for _, by := range from {
+		head += "\t" + strings.ToUpper(by)
+		avoided = append(avoided, by+" "+requests(s.Egress.Avoided[by]))
+	}
+	from = append(from, "origin")
 	row := func(name string, w status.Window) string {
 		text := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, short(w.Reads), percent(w.HitReads), cli.Bytes(w.Bytes), percent(w.HitBytes))
 		for _, tier := range from {
@@ -104,14 +113,13 @@ func reads(s *status.Status) section {
 		sum += s.Waits[cause]
 		waited = append(waited, cause+" "+seconds(s.Waits[cause]))
 	}
-	a, v := s.Egress.Asked, s.Egress.Avoided
+	a := s.Egress.Asked
 	asked := fmt.Sprintf("asked    readers %s; warm-up %s; names %s", requests(a["readers"]), requests(a["warm_up"]), requests(a["names"]))
-	avoided := fmt.Sprintf("avoided  ram %s; disk %s", requests(v["ram"]), requests(v["disk"]))
 	if s.Ring != nil {
-		asked, avoided = asked+"; peers "+requests(a["peers"]), avoided+"; peers "+requests(v["peers"])
+		asked += "; peers " + requests(a["peers"])
 	}
-	avoided += "; joined " + requests(v["joined"])
-	return section{head: append(t.head, t.rows...), rows: []string{"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "), asked, avoided}}
+	avoided = append(avoided, "joined "+requests(s.Egress.Avoided["joined"]))
+	return section{head: append(t.head, t.rows...), rows: []string{"waited   " + seconds(sum) + ": " + strings.Join(waited, ", "), asked, "avoided  " + strings.Join(avoided, "; ")}}
 }
 
 func requests(r status.Requests) string {
