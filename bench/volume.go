@@ -22,15 +22,10 @@ func (b *bench) volumeReads() error {
 	if !b.wanted("W7 reads") {
 		return nil
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	l, err := newLink()
-	if err != nil {
-		return err
-	}
-	defer l.close()
+	return overLink(b.namespace)
+}
+
+func (b *bench) namespace(l *link, self string) error {
 	for _, x := range []struct {
 		name string
 		work remote.Work

@@ -14,6 +14,11 @@ func (b *bench) remoteReads() error {
 	if !b.wanted("W6 blocks") {
 		return nil
 	}
+	return overLink(b.blocks)
+}
+
+// overLink measures over a link of its own, with this program at both ends.
+func overLink(measure func(l *link, self string) error) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -23,6 +28,10 @@ func (b *bench) remoteReads() error {
 		return err
 	}
 	defer l.close()
+	return measure(l, self)
+}
+
+func (b *bench) blocks(l *link, self string) error {
 	for _, size := range []int{4 << 10, 100 << 10, 1 << 20} {
 		for _, inFlight := range []int{1, 32} {
 			for _, tls := range []bool{false, true} {

@@ -10,34 +10,8 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
-	"github.com/hearthfs/hearth/volume"
 	"github.com/hearthfs/hearth/warmup"
 )
-
-// makeVolume makes a file with an empty volume of so many bytes for nodes without a cluster of their own.
-func makeVolume(t *testing.T, size int64) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "volume")
-	if err := os.WriteFile(name, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(name, size); err != nil {
-		t.Fatal(err)
-	}
-	f, err := volume.OpenFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	cluster, err := config.ClusterID(config.Membership{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := volume.MakeVolume(f, volume.FormatOptions{Cluster: cluster}); err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
 
 // withVolumes adds volumes to a node's configuration.
 func withVolumes(names ...string) func(*Config) {
@@ -85,7 +59,7 @@ func TestWarmUpToVolume(t *testing.T) {
 	objects, sum := setOf()
 	server := hearthtest.StartS3(t)
 	fill(t, server, server.Bucket(t, "data"), objects)
-	vol := makeVolume(t, 64<<20)
+	vol := volumeFile(t, 64<<20, config.Membership{})
 	dir := filepath.Join(t.TempDir(), "cache")
 	n := start(t, "s3://data", both(withDisk(dir, 64<<20), withVolumes(vol)))
 	c := client(t, n)
@@ -142,7 +116,7 @@ func TestACheckOfAVolumeReadsIt(t *testing.T) {
 	// Bytes of a volume change behind the node's back. A check names the file, drops the block, and a warm-up
 	// brings it back. A check of what was never there says so.
 	objects, sum := setOf()
-	vol := makeVolume(t, 64<<20)
+	vol := volumeFile(t, 64<<20, config.Membership{})
 	c := client(t, start(t, bucket(t, objects), both(withDisk(filepath.Join(t.TempDir(), "cache"), 64<<20), withVolumes(vol))))
 	if x := ended(t, c, warmup.Request{Targets: []string{"/set"}, Check: true, ToVolume: true}, ""); x.State != warmup.Partly || x.Checked.Missing != sum || !strings.Contains(x.Samples[0].Cause, "on no volume") {
 		t.Errorf("a check of nothing: %s %s, %+v, %+v", x.State, x.Error, x.Checked, x.Samples)
@@ -203,7 +177,7 @@ func TestWarmUpToVolumeThatIsRefused(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	n = start(t, url, both(disk, withVolumes(makeVolume(t, 24<<20))))
+	n = start(t, url, both(disk, withVolumes(volumeFile(t, 24<<20, config.Membership{}))))
 	c = client(t, n)
 	if v := ended(t, c, warmup.Request{Targets: []string{"/two"}, ToVolume: true}, ""); v.State != warmup.Done {
 		t.Errorf("12 MiB into 24: %s %s", v.State, v.Error)
@@ -228,7 +202,7 @@ func TestAWarmUpToVolumeGoesOn(t *testing.T) {
 	// A node without a disk has a volume and no jobs of another node. What its first job has brought to the volume by
 	// the time that it is cancelled, the next one finds, and brings the rest.
 	objects, sum := setOf()
-	url, vol := bucket(t, objects), makeVolume(t, 64<<20)
+	url, vol := bucket(t, objects), volumeFile(t, 64<<20, config.Membership{})
 	n := start(t, url, withVolumes(vol))
 	c := client(t, n)
 	v, err := c.Jobs().Submit(t.Context(), warmup.Request{Targets: []string{"/set"}, ToVolume: true, Rate: 4 << 20}, nil, false)

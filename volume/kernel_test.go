@@ -21,19 +21,7 @@ func kernelVolume(t *testing.T, args ...string) (*setRig, *hearthtest.KernelTarg
 	r := newSet(t, 1)
 	r.set.o.Patience = 20 * time.Second // an emulated machine on busy cores
 	inPageCache(t, k)
-	address, err := ParseAddress(Scheme + k.Ports[0] + "/" + hearthtest.KernelNQN + "?timeout=20s&queues=2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := address.Open(t.Context(), Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := MakeVolume(dev, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
-		t.Fatal(err)
-	}
-	_ = dev.Close() // MakeVolume has flushed
-	return r, k, r.attach(address.String())
+	return r, k, r.make(Scheme + k.Ports[0] + "/" + hearthtest.KernelNQN + "?timeout=20s&queues=2")
 }
 
 // inPageCache has the guest read all of a persisted namespace. A buffered target of Linux answers 0/06h to a read of

@@ -193,32 +193,6 @@ func (g *geometry) look(n uint32, read func(b []byte, off int64) error) (l looke
 		}
 		notes, l.harm, l.harmAt = nil, "the segment's index does not verify", t.offset
 	}
-	notes, err = scan(read, h.salt, g.segment)
+	notes, err = record.Scan(read, h.salt, g.segment)
 	return l, notes, err
-}
-
-// scanWindow is how much scan reads at once.
-const scanWindow = 256 << 10
-
-// scan finds the records of a segment by their headers. Behind a damaged one it tries each unit; the salt
-// keeps a block's own bytes from passing for a record.
-func scan(read func(b []byte, off int64) error, salt uint64, size int64) (notes []record.Note, err error) {
-	window := device.Aligned(scanWindow)
-	var base, have int64
-	for at := int64(pageSize); at < size; {
-		if at < base || at+int64(record.HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
-			base = at &^ (pageSize - 1)
-			have = min(scanWindow, size-base)
-			if err := read(window[:have], base); err != nil {
-				return nil, err
-			}
-		}
-		if n, ok := record.ParseHeader(window[at-base:have], salt, at); ok && n.Valid(size) {
-			notes = append(notes, n)
-			at = n.End()
-			continue
-		}
-		at += record.UnitSize
-	}
-	return notes, nil
 }

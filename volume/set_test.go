@@ -67,6 +67,24 @@ func (r *setRig) format(name string, segments int) {
 	}
 }
 
+// make makes a volume on a namespace, and attaches it.
+func (r *setRig) make(name string) *Attachment {
+	r.Helper()
+	address, err := ParseAddress(name)
+	if err != nil {
+		r.Fatal(err)
+	}
+	dev, err := address.Open(r.Context(), Access{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := MakeVolume(dev, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
+		r.Fatal(err)
+	}
+	_ = dev.Close() // MakeVolume has flushed
+	return r.attach(name)
+}
+
 // attach attaches a volume, and waits until it is known.
 func (r *setRig) attach(name string) *Attachment {
 	r.Helper()
@@ -466,19 +484,7 @@ func TestANamespaceThatComesBackEmpty(t *testing.T) {
 	}
 	t.Cleanup(target.Close)
 	r := newSet(t, 1)
-	address, err := ParseAddress(Scheme + target.Address() + "/" + fakenvmet.NQN + "?queues=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := address.Open(t.Context(), Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := MakeVolume(dev, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
-		t.Fatal(err)
-	}
-	_ = dev.Close()
-	a := r.attach(address.String())
+	a := r.make(Scheme + target.Address() + "/" + fakenvmet.NQN + "?queues=1")
 	if err := errors.Join(r.keep(1, 5000), r.set.Flush(t.Context())); err != nil {
 		t.Fatal(err)
 	}

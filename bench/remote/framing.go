@@ -45,22 +45,9 @@ func (framing) bind(ctx context.Context, address string, ready func(string) erro
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("serve: %w", err)
-		}
-		serving.Go(func() {
-			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-			_ = frames(conn, medium) // the reader's side says what was wrong
-			_ = conn.Close()
-		})
-	}
+	return accept(ctx, l, func(conn net.Conn) {
+		_ = frames(conn, medium) // the reader's side says what was wrong
+	})
 }
 
 // frames answers one connection.

@@ -46,6 +46,16 @@ func (plainTCP) Serve(ctx context.Context, l net.Listener, w Work) error {
 	}
 	memory := make([]byte, blocks*hearth.BlockSize)
 	hearthtest.Fill(memory, name, 0, 0)
+	return accept(ctx, l, func(conn net.Conn) {
+		if w.TLS {
+			conn = tls.Server(conn, own.ServerConfig())
+		}
+		_ = answer(conn, memory) // the reader's side says what was wrong
+	})
+}
+
+// accept serves each connection in a goroutine, and then closes it, until the context ends and the listener is closed.
+func accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	for {
@@ -56,12 +66,9 @@ func (plainTCP) Serve(ctx context.Context, l net.Listener, w Work) error {
 			}
 			return fmt.Errorf("serve: %w", err)
 		}
-		if w.TLS {
-			conn = tls.Server(conn, own.ServerConfig())
-		}
 		serving.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-			_ = answer(conn, memory) // the reader's side says what was wrong
+			serve(conn)
 			_ = conn.Close()
 		})
 	}

@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -51,23 +50,12 @@ func (wired) Serve(ctx context.Context, l net.Listener, w Work) error {
 	}
 	defer memory.release()
 	server := wire.NewServer(wire.ServerOptions{Pool: memory.pool, Handler: wire.Handler{Ready: memory.ready, Fill: memory.fill}})
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("serve: %w", err)
+	return accept(ctx, l, func(conn net.Conn) {
+		c, id, err := own.Server(ctx, conn)
+		if err == nil {
+			_ = server.Serve(ctx, c, id) // the reader's side says what was wrong
 		}
-		serving.Go(func() {
-			c, id, err := own.Server(ctx, conn)
-			if err == nil {
-				_ = server.Serve(ctx, c, id) // the reader's side says what was wrong
-			}
-		})
-	}
+	})
 }
 
 // memory holds the blocks, as plainly as the other programs do: what a node's RAM tier

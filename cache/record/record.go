@@ -18,6 +18,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/device"
 	"github.com/hearthfs/hearth/internal/piece"
 )
 
@@ -127,6 +128,36 @@ func ParseHeader(b []byte, salt uint64, offset int64) (n Note, ok bool) {
 		return Note{}, false
 	}
 	return n, true
+}
+
+// scanWindow is how much Scan reads at once: it skips the bytes of long blocks and takes packed ones by the
+// thousand.
+const scanWindow = 256 << 10
+
+// Scan finds the records of a segment of so many bytes by their headers, behind the page of the segment's own header.
+// Behind a damaged one it tries each unit; the salt keeps a block's own bytes from passing for a record. read fills
+// whole pages from an offset on. What it reads behind size does not count. An error of read ends the scan.
+func Scan(read func(pages []byte, off int64) error, salt uint64, size int64) ([]Note, error) {
+	var notes []Note
+	window := device.Aligned(scanWindow)
+	var base, have int64
+	for at := int64(PageSize); at < size; {
+		// A header must not be cut by the window's end.
+		if at < base || at+int64(HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
+			base = at &^ (PageSize - 1)
+			have = min(scanWindow, size-base)
+			if err := read(window[:RoundUp(have, PageSize)], base); err != nil {
+				return nil, err
+			}
+		}
+		if n, ok := ParseHeader(window[at-base:have], salt, at); ok && n.Valid(size) {
+			notes = append(notes, n)
+			at = n.End()
+			continue
+		}
+		at += UnitSize
+	}
+	return notes, nil
 }
 
 // pieceSum returns the checksum of piece i from a header that ParseHeader accepted.

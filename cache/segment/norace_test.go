@@ -224,7 +224,7 @@ func TestOpenReadsFootersOnly(t *testing.T) {
 	var told []string
 	mended := func(file string, cause error) { told = append(told, file+" "+cause.Error()) }
 	l = open(t, Options{Dir: dir, Mended: mended})
-	if s := l.Stats(); len(told) > 0 || s.Blocks != blocks || s.Recovered != 1 || s.OpenRead > 64*blocks+16<<20+scanWindow {
+	if s := l.Stats(); len(told) > 0 || s.Blocks != blocks || s.Recovered != 1 || s.OpenRead > 64*blocks+16<<20+256<<10 {
 		t.Errorf("after a crash: %+v", s)
 	}
 	if err := l.Close(); err != nil {

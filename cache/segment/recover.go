@@ -378,33 +378,14 @@ func (l *Log) seal(f *file, off int64, magic string) (seal, error) {
 	return s, nil
 }
 
-// scanWindow is how much scan reads at once: it skips the bytes of long blocks and takes packed
-// ones by the thousand.
-const scanWindow = 256 << 10
-
-// scan finds records by their headers. Behind a damaged one it tries each unit; the salt keeps a
-// block's own bytes from passing for a record.
+// scan finds the records of a segment without a footer.
 func (l *Log) scan(f *file, salt uint64, size int64) ([]record.Note, error) {
-	var notes []record.Note
-	window := aligned(scanWindow)
-	var base, have int64
-	for at := int64(record.PageSize); at < size; {
-		// A header must not be cut by the window's end.
-		if at < base || at+int64(record.HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
-			base = at &^ (record.PageSize - 1)
-			have = min(scanWindow, size-base)
-			l.counters.opened.Add(have)
-			l.step()
-			if err := f.ReadAt(window[:record.RoundUp(have, record.PageSize)], base); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-				return nil, err
-			}
+	return record.Scan(func(pages []byte, off int64) error {
+		l.counters.opened.Add(int64(len(pages)))
+		l.step()
+		if err := f.ReadAt(pages, off); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
 		}
-		if n, ok := record.ParseHeader(window[at-base:have], salt, at); ok && n.Valid(size) {
-			notes = append(notes, n)
-			at = n.End()
-			continue
-		}
-		at += record.UnitSize
-	}
-	return notes, nil
+		return nil
+	}, salt, size)
 }

@@ -69,9 +69,16 @@ func (k *KernelTarget) Must(t testing.TB, verb string, args ...string) {
 	}
 }
 
-// Restart is a loss of power, after which the target is there again. A killed qemu counts as gone a moment before its
-// ports are closed, and the tool starts none while they are open.
+// Restart is a loss of power, after which the target is there again.
 func (k *KernelTarget) Restart(t testing.TB) {
+	t.Helper()
+	k.Kill(t)
+	k.Must(t, "start", "again")
+}
+
+// Kill is a loss of power. A killed qemu counts as gone a moment before its ports are closed, and the tool starts none
+// while they are open.
+func (k *KernelTarget) Kill(t testing.TB) {
 	t.Helper()
 	k.Must(t, "kill")
 	for _, address := range k.Ports {
@@ -79,5 +86,4 @@ func (k *KernelTarget) Restart(t testing.TB) {
 			_ = conn.Close() // nothing was sent
 		}
 	}
-	k.Must(t, "start", "again")
 }

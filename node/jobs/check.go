@@ -48,15 +48,21 @@ func (c checker) Verify(ctx context.Context, o *hearth.Object, first, n int64, p
 			v.Whole += bytes
 		}
 	}
+	v.Cause = causeOf(o, first, n, bad, lost, why)
+	return v
+}
+
+// causeOf says what is wrong with n blocks of an object: what is bad, or else why so many of them are not held.
+func causeOf(o *hearth.Object, first, n int64, bad string, lost int, why string) string {
 	switch {
 	case bad != "":
-		v.Cause = bad
+		return bad
 	case lost > 0 && o.Blocks() > 1:
-		v.Cause = fmt.Sprintf("%d of its blocks %d to %d (of %d): %s", lost, first, first+n-1, o.Blocks(), why)
+		return fmt.Sprintf("%d of its blocks %d to %d (of %d): %s", lost, first, first+n-1, o.Blocks(), why)
 	case lost > 0:
-		v.Cause = why
+		return why
 	}
-	return v
+	return ""
 }
 
 // block checks a block in every place where it is held: a reader that finds it damaged in one place looks in

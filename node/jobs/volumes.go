@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/record"
@@ -83,14 +82,7 @@ func (c volumeChecker) Verify(ctx context.Context, o *hearth.Object, first, n in
 			}
 		}
 	}
-	switch {
-	case bad != "":
-		v.Cause = bad
-	case lost > 0 && o.Blocks() > 1:
-		v.Cause = fmt.Sprintf("%d of its blocks %d to %d (of %d): %s", lost, first, first+n-1, o.Blocks(), why)
-	case lost > 0:
-		v.Cause = why
-	}
+	v.Cause = causeOf(o, first, n, bad, lost, why)
 	return v
 }
 
