@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/namespace/record"
 	"github.com/hearthfs/hearth/peer/wire"
@@ -373,6 +374,49 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 	if got := x.resolve("d/e/f"); got != "B" {
 		t.Errorf("the writer has %q", got)
 	}
+	for i, x := range r.nodes {
+		x.shows(changes[i], "d/e/f", "B")
+	}
+}
+
+func TestAWriteBehindLateNewsIsHeard(t *testing.T) {
+	// The news of a removal reaches a node late: it asks again, and finds nothing, just before the name is written
+	// elsewhere. It hears of the write all the same, as its answer is older. So is that of the owner, whom it asked.
+	r := newRing(t, 3)
+	r.b.put("d/e/f", "A")
+	changes := r.known(0)
+	for _, x := range r.nodes {
+		if x.resolve("d/e/f") != "A" {
+			t.Fatal("the file is not there")
+		}
+	}
+	late := make(chan struct{})
+	r.nodes[0].between(func(to int, number uint16, do func() (*hearth.View, error)) (*hearth.View, error) {
+		if to == 2 && number == CallNews {
+			<-late
+		}
+		return do()
+	})
+	r.past.Add(int64(10 * time.Second))
+	r.b.remove("d/e/f")
+	r.nodes[2].tree.Written(t.Context(), "/", "d/e/f")
+	for i, x := range r.nodes {
+		if i != 1 {
+			x.shows(changes[i], "d", "")
+		}
+	}
+	r.past.Add(int64(10 * time.Second))
+	close(late)
+	names := r.nodes[2].names
+	if !hearthtest.Eventually(t.Context(), patience, func() bool {
+		names.gossip.mu.Lock()
+		defer names.gossip.mu.Unlock()
+		return names.stats.newsAsked.Load() > 0 && len(names.gossip.heard) == 0
+	}) {
+		t.Fatalf("no news was heard: %+v", names.Stats())
+	}
+	r.b.put("d/e/f", "B")
+	r.nodes[1].tree.Written(t.Context(), "/", "d/e/f")
 	for i, x := range r.nodes {
 		x.shows(changes[i], "d/e/f", "B")
 	}

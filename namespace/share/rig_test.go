@@ -147,7 +147,8 @@ type rig struct {
 	nodes []*node
 	stop  context.CancelFunc
 	work  sync.WaitGroup
-	past  atomic.Int64 // nanoseconds that have passed
+	past  atomic.Int64 // nanoseconds that have passed besides, as news is timed by the machine's clock
+	begun time.Time
 
 	freshness namespace.Freshness
 	news      atomic.Bool // nodes tell each other news; else only age ends what they believe
@@ -172,7 +173,7 @@ type node struct {
 }
 
 func (x *node) now() time.Time {
-	return time.Unix(1750000000, 0).Add(x.skew + time.Duration(x.r.past.Load()))
+	return time.Unix(1750000000, 0).Add(x.skew + time.Duration(x.r.past.Load()) + time.Since(x.r.begun))
 }
 
 // newRing makes nodes that each own the part that placement gives them.
@@ -181,7 +182,7 @@ func newRing(t *testing.T, n int) *rig {
 }
 
 func newFreshRing(t *testing.T, n int, f namespace.Freshness) *rig {
-	r := &rig{T: t, b: newBucket(), freshness: f}
+	r := &rig{T: t, b: newBucket(), freshness: f, begun: time.Now()}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var weights []place.Node
