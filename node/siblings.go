@@ -27,7 +27,15 @@ type siblingDisk interface {
 type siblingStore struct {
 	siblingTier
 	siblingDisk
+	near near
 }
+
+// near is what holds blocks so near that prefetching them would only read them twice: volumes. A ring's node knows
+// this of the blocks that it owns.
+type near interface{ Has(id hearth.ID) bool }
+
+// Has implements prefetch.Store.
+func (s siblingStore) Has(id hearth.ID) bool { return s.siblingDisk.Has(id) || s.near.Has(id) }
 
 // Takes implements prefetch.Store.
 func (s siblingStore) Takes(b hearth.Block, since time.Time) (would, soon bool) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
@@ -171,5 +173,57 @@ func TestWhatTheDiskEvictsComesFromTheVolume(t *testing.T) {
 	v := n.volumeTier().Volumes[0]
 	if v.Hits == 0 || v.Kept < 64 || v.Lost > 0 {
 		t.Errorf("%+v", v)
+	}
+}
+
+func TestWhatAVolumeHoldsIsNotPrefetched(t *testing.T) {
+	// Small files are read in random order. Without a volume their directory is filled from the bucket. Where a volume
+	// has them nothing is brought: it would be read twice.
+	files := map[string]string{}
+	for i := range 200 {
+		files[fmt.Sprint("d/f", i)] = strings.Repeat(fmt.Sprint(i, " "), 3000)
+	}
+	url, vol := bucket(t, files), volumeFile(t, 64<<20, config.Membership{})
+	for _, c := range []struct {
+		disk, volume, brings bool
+	}{{false, true, false}, {true, true, false}, {true, false, true}} { // the first one fills the volume
+		n := start(t, url, func(o *Config) {
+			if o.Cache.NoDisk = !c.disk; c.disk {
+				o.Cache.Disks = []Disk{{Path: t.TempDir(), Size: Size{Bytes: 256 << 20}}}
+			}
+			if c.volume {
+				o.Volumes.Devices = []config.Volume{{URL: vol}}
+			}
+		})
+		if c.volume {
+			learned(t, n)
+		}
+		read := n.small(Mount{}, fuse.Events{Read: func(*hearth.Object, int, bool) {}}).Read
+		for i := range 100 {
+			x, err := n.tree.Resolve(t.Context(), fmt.Sprint("/d/f", i*37%200))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := &x.Object; !c.disk {
+				var out strings.Builder
+				if err := client(t, n).Cat(t.Context(), fmt.Sprint("/d/f", i*37%200), 0, -1, &out); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				read(o, int(o.Size), n.has(o.Block(0).ID()))
+			}
+		}
+		if !c.disk {
+			if err := n.volumes.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		} else if c.brings && !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.jobs.ahead.Stats().Files > 0 }) {
+			t.Error("nothing was brought")
+		} else if s := n.jobs.ahead.Stats(); !c.brings && (s.Areas > 0 || s.Files > 0) {
+			t.Errorf("brought what the volume has: %+v", s)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -136,7 +136,7 @@ func (n *Node) openPrefetch() {
 	if n.disk == nil {
 		return
 	}
-	var store prefetch.Store = siblingStore{siblingTier: n.tiers.Own, siblingDisk: n.disk}
+	var store prefetch.Store = siblingStore{siblingTier: n.tiers.Own, siblingDisk: n.disk, near: n.volumes}
 	if n.ring != nil {
 		store = n.ring.owners.Siblings(store)
 	}
@@ -150,7 +150,10 @@ func (n *Node) small(m Mount, e fuse.Events) fuse.Events {
 	if n.jobs.ahead == nil {
 		return e
 	}
-	e.Read, e.Came = n.jobs.ahead.Read, n.jobs.ahead.Came
+	e.Came = n.jobs.ahead.Came
+	e.Read = func(o *hearth.Object, size int, held bool) {
+		n.jobs.ahead.Read(o, size, held || n.volumes.Has(o.Block(0).ID())) // it does not wait for the origin
+	}
 	if m.NoPrefetch {
 		e.Read = func(o *hearth.Object, _ int, held bool) { n.jobs.ahead.Used(o, held) }
 	}
