@@ -37,8 +37,8 @@ type side struct {
 	// Allocs are the reader's allocations for each unit; 0: none, or not counted.
 	Allocs float64 `json:"allocs,omitempty"`
 	latencies
-	// Tried are the seconds of each number of connections that a plain program was
-	// tried with; the rest is of the Connections that were best.
+	// Tried has the seconds that a plain program took, by its number of connections. The other fields are of
+	// the best number, Connections.
 	Connections int             `json:"connections,omitempty"`
 	Tried       map[int]float64 `json:"tried,omitempty"`
 	// TriedCPU are the CPU seconds of who served, likewise.
