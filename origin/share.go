@@ -44,8 +44,8 @@ func (d *shares) Taken() (tokens, clients int) {
 	return len(d.slots), len(d.clients)
 }
 
-// Take acquires a token of the client and one of the whole, which release gives back. The error is
-// ctx's cause.
+// Take acquires a token of the client and one of the whole, which release gives back. It does not wait
+// for free ones, even if ctx has ended meanwhile. The error wraps ctx's cause.
 func (d *shares) Take(ctx context.Context) (release func(), err error) {
 	mine := func() {}
 	if client, ok := ctx.Value(clientKey{}).(string); ok {
@@ -53,7 +53,7 @@ func (d *shares) Take(ctx context.Context) (release func(), err error) {
 			return nil, err
 		}
 	}
-	all, err := acquireSlot(ctx, d.slots)
+	all, err := acquire(ctx, d.slots)
 	if err != nil {
 		mine()
 		return nil, err
@@ -77,19 +77,10 @@ func (d *shares) mine(ctx context.Context, client string) (release func(), err e
 			delete(d.clients, client)
 		}
 	}
-	give, err := acquireSlot(ctx, s.slots)
+	give, err := acquire(ctx, s.slots)
 	if err != nil {
 		gone()
 		return nil, err
 	}
 	return func() { give(); gone() }, nil
-}
-
-func acquireSlot(ctx context.Context, slots chan struct{}) (release func(), err error) {
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }

@@ -56,6 +56,21 @@ func TestShares(t *testing.T) {
 	}
 }
 
+func TestAFreePlaceIsTakenThoughTimeIsOver(t *testing.T) {
+	// A request whose time to wait passed while the machine stood still has its place if one is free. It was refused
+	// every other time.
+	d := newShares(4)
+	ended, end := context.WithCancel(ForClient(t.Context(), "a"))
+	end()
+	for range 100 {
+		give, err := d.Take(ended)
+		if err != nil {
+			t.Fatal(err)
+		}
+		give()
+	}
+}
+
 func TestFewShares(t *testing.T) {
 	// Of one there is one for each.
 	d := newShares(1)
