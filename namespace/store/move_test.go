@@ -234,7 +234,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 		return nil
 	}))
 	ill, moved := make(chan error, 1), make(chan string, 1)
-	const patience = 50 * time.Millisecond
+	const patience = time.Second // a busy machine answers by then, or the disk is given up before it stalls
 	var well atomic.Bool
 	s := mustOpen(t, Options{Dir: "names", FS: fs, CacheBytes: 1, Patience: patience, Retry: time.Millisecond,
 		Ill: func(err error) { ill <- err }, Moved: func(dir string) { moved <- dir },
@@ -248,13 +248,16 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 	if err := s.Flush(); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Stats().Ill; err != nil {
+		t.Fatalf("the disk was given up before it stalled: %v", err)
+	}
 	gate.Lock()
 	start := time.Now()
 	if _, _, err := s.Get(nil, key(1500)); err != nil {
 		t.Error(err)
 	}
 	fill(t, s, 5000, 5001, true)
-	if took := time.Since(start); took > 200*patience {
+	if took := time.Since(start); took > 10*patience {
 		t.Errorf("a look-up and a change took %v, the patience is %v", took, patience)
 	}
 	if v, ok, err := s.Get(nil, key(5000)); !ok || err != nil {
@@ -286,7 +289,7 @@ func TestNamesMoveFromADiskThatHangs(t *testing.T) {
 		return nil
 	}))
 	moved := make(chan string, 1)
-	s := mustOpen(t, Options{Dir: "a/names", FS: fs, Patience: 50 * time.Millisecond, Retry: time.Millisecond,
+	s := mustOpen(t, Options{Dir: "a/names", FS: fs, Patience: time.Second, Retry: time.Millisecond,
 		Moved: func(dir string) { moved <- dir }, Next: func() []string { return []string{"b/names"} }})
 	defer close(gate)
 	fill(t, s, 0, 10, true)
