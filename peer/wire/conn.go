@@ -331,9 +331,11 @@ func (c *conn) hasLeft(x *call) bool {
 	return x.left
 }
 
-// deliver gives a result to its caller, if that is still there, and frees the place.
+// deliver frees the place of an item, and then gives its result to the caller, if that is still there: who has all
+// answers has nothing in flight.
 func (c *conn) deliver(x *call, r result) {
 	c.load.Add(-x.loadOf(r.item))
+	c.peer.settle(1)
 	c.mu.Lock()
 	if !x.left {
 		x.results <- r
@@ -341,7 +343,6 @@ func (c *conn) deliver(x *call, r result) {
 		r.view.Release()
 	}
 	c.mu.Unlock()
-	c.peer.settle(1)
 }
 
 // fail ends the connection with err, which all calls in flight get. It returns the first
