@@ -20,6 +20,8 @@ const (
 	Scheme = "nvme+tcp://"
 	// discoveryPort is the port of discovery controllers that IANA has assigned.
 	discoveryPort = "8009"
+	// noTLS is what to do instead.
+	noTLS = "TLS is not spoken here: have a tunnel (WireGuard, stunnel) carry the connection"
 )
 
 // Address says where a volume's device is. The text of the two kinds is:
@@ -50,40 +52,44 @@ type Opened interface {
 	io.Closer
 }
 
-// ParseAddress reads the text of an Address. An error says what is wrong with it, and how it should be.
+// ParseAddress reads the text of an Address. An error says what is wrong with it, and how it should be. It repeats
+// neither a password nor what stands behind the question mark, which may be a secret.
 func ParseAddress(text string) (Address, error) {
 	a := Address{text: text}
-	rest, remote := strings.CutPrefix(text, Scheme)
+	shown, query, _ := strings.Cut(text, "?")
+	scheme, rest, isURL := strings.Cut(shown, "://")
+	hosts, nqn, ok := strings.Cut(rest, "/")
 	switch {
-	case remote:
-	case strings.Contains(text, "://"):
+	case isURL && strings.Contains(hosts, "@"):
+		return a, fmt.Errorf("a volume's address has no user and no password in it: it is %sHOST:PORT/NQN; "+
+			"a key that the target wants stands in a file (secret_file)", Scheme)
+	case isURL && scheme+"://" == Scheme:
+	case isURL:
 		hint := ""
 		if strings.Contains(text, "tls") {
-			hint = "; TLS is not spoken here: have a tunnel (WireGuard, stunnel) carry the connection"
+			hint = "; " + noTLS
 		}
-		return a, fmt.Errorf("%q is no volume's address: a path, or %sHOST:PORT/NQN%s", text, Scheme, hint)
+		return a, fmt.Errorf("%q is no volume's address: a path, or %sHOST:PORT/NQN%s", shown, Scheme, hint)
 	case !strings.HasPrefix(text, "/"):
 		return a, fmt.Errorf("%q is no volume's address: a path from the root on, or %sHOST:PORT/NQN", text, Scheme)
 	default:
 		return a, nil
 	}
-	rest, query, _ := strings.Cut(rest, "?")
-	hosts, nqn, ok := strings.Cut(rest, "/")
 	if !ok || hosts == "" || nqn == "" {
-		return a, fmt.Errorf("%q names no target: %sHOST:PORT/NQN", text, Scheme)
+		return a, fmt.Errorf("%q names no target: %sHOST:PORT/NQN", shown, Scheme)
 	}
 	a.tcp.Portals, a.tcp.SubsystemNQN = strings.Split(hosts, ","), nqn
 	keys, err := url.ParseQuery(query)
 	if err != nil {
-		return a, fmt.Errorf("%q: what stands behind the question mark: %w", text, err)
+		return a, fmt.Errorf("%q: what stands behind the question mark: %w", shown, err)
 	}
 	for key, values := range keys {
 		if err := a.set(key, values[len(values)-1]); err != nil {
-			return a, fmt.Errorf("%q: %s: %w", text, key, err)
+			return a, fmt.Errorf("%q: %s: %w", shown, key, err)
 		}
 	}
 	if err := a.tcp.Check(); err != nil {
-		return a, fmt.Errorf("%q: %w", text, err)
+		return a, fmt.Errorf("%q: %w", shown, err)
 	}
 	return a, nil
 }
@@ -117,6 +123,9 @@ func (a *Address) set(key, value string) (err error) {
 	case "secret":
 		err = errors.New("a secret stands in a file of its own (secret_file), never in an address")
 	default:
+		if strings.Contains(strings.ToLower(key), "tls") {
+			return errors.New(noTLS)
+		}
 		err = errors.New("there are nsid, queues, depth, header_digest, data_digest, flow_control, keep_alive, timeout and host_nqn")
 	}
 	return err

@@ -310,7 +310,8 @@ func TestAFlushSaysWhatItConcerns(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	// An address that is wrong is refused with what is wrong. A right one keeps its text.
+	// An address that is wrong is refused with what is wrong, and without what may be a secret. A right one keeps its
+	// text.
 	for text, want := range map[string]string{
 		"/dev/nvme1n1": "", "/a/file?with=this": "",
 		"nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v": "",
@@ -322,7 +323,14 @@ func TestAddresses(t *testing.T) {
 		"nvme+tls://host/nqn":                "tunnel",
 		"nvme+tcp://host/nqn?nsid=0":         "numbered from 1",
 		"nvme+tcp://host/nqn?queues=1000":    "1 to 64",
-		"nvme+tcp://host/nqn?secret=x":       "secret_file",
+		"nvme+tcp://host/nqn?secret=hush":    "secret_file",
+		"nvme+tcp://me:hush@host/nqn":        "no user and no password",
+		"nvme+tcp://me:hush@host":            "no user and no password",
+		"nvme+tls://me:hush@host/nqn":        "no user and no password",
+		"nvme+tls://host/nqn?secret=hush":    "tunnel",
+		"nvme+tcp://host/nqn?tls=1":          "tunnel",
+		"nvme+tcp://host/nqn?TLS_key=hush":   "tunnel",
+		"nvme+tcp://host/the nqn":            "none of them zero or a blank",
 		"nvme+tcp://host/nqn?data_digest=ja": "neither on nor off",
 		"nvme+tcp://host/nqn?what=1":         "there are nsid",
 		"nvme+tcp://host/nqn?keep_alive=1ms": "1s to 1h",
@@ -333,6 +341,8 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: %v, want %q", text, err, want)
+		case want != "" && strings.Contains(err.Error(), "hush"):
+			t.Errorf("%q: %v shows a secret", text, err)
 		}
 	}
 	a, _ := ParseAddress("nvme+tcp://a:4420,[::1]:4421/nqn.x?nsid=2")

@@ -40,13 +40,14 @@ type controller struct {
 	cause  error      // why it ended
 }
 
-// connect makes a controller on a portal, and identifies the namespace. What fails names the portal.
+// connect makes a controller on a portal, and identifies the namespace. What fails names the portal, and the caller
+// the subsystem.
 func connect(ctx context.Context, o *Options, portal string, changed func(namespaceInfo) error) (*controller, error) {
 	c := &controller{o: o, portal: portal, changed: changed, gone: make(chan struct{})}
 	c.access.Store(uint32(optimized))
 	if err := c.within(ctx, c.setUp); err != nil {
 		c.close(err)
-		return nil, fmt.Errorf("%s, %s: %w", portal, o.SubsystemNQN, err)
+		return nil, fmt.Errorf("%s: %w", portal, err)
 	}
 	c.work.Go(c.keepAlive)
 	c.work.Go(c.events)
@@ -191,7 +192,8 @@ func explainConnect(err error, o *Options) error {
 	case 0x82:
 		return fmt.Errorf("%w: is the subsystem's NQN right?", err)
 	case 0x84:
-		return fmt.Errorf("%w: let the host %s into the subsystem", err, o.HostNQN)
+		return fmt.Errorf("%w: let the host %s into the subsystem, or give the address the name of a host that is "+
+			"(host_nqn=)", err, o.HostNQN)
 	}
 	return err
 }

@@ -238,7 +238,7 @@ func TestKernelRefusals(t *testing.T) {
 		words string
 	}{
 		{Options{SubsystemNQN: "nqn.2014-08.org.example:wrong"}, ErrRefused, "Connect Invalid Parameters (1/82h"},
-		{Options{SubsystemNQN: kernelNQN + "-locked", HostNQN: "nqn.2014-08.org.example:stranger"}, ErrRefused, "let the host nqn.2014-08.org.example:stranger into"},
+		{Options{SubsystemNQN: kernelNQN + "-locked", HostNQN: "nqn.2014-08.org.example:stranger"}, ErrRefused, "let the host nqn.2014-08.org.example:stranger into the subsystem, or give the address the name of a host that is (host_nqn=)"},
 		{Options{SubsystemNQN: kernelNQN, NSID: 7}, ErrNamespace, "the subsystem has namespaces [1]"},
 	} {
 		c.o.Portals, c.o.Timeout = k.port, 20*time.Second

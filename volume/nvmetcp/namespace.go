@@ -109,7 +109,11 @@ func (n *Namespace) transfer(count *counter, opcode byte, p []byte, off int64) (
 		err := n.repeat(func(c *controller) error {
 			part = p[done:]
 			part = part[:min(len(part), max(c.info.maxTransfer>>bits, 1)<<bits, maxBlocks<<bits)]
-			err := c.do(ioCommand(opcode, n.o.NSID, uint64(off+int64(done))>>bits, len(part)>>bits), part)
+			at := off + int64(done)
+			err := c.do(ioCommand(opcode, n.o.NSID, uint64(at)>>bits, len(part)>>bits), part)
+			if opcode == opRead && halfCached(err) {
+				err = n.readPages(c, part, at, bits)
+			}
 			if err == nil && opcode == opWrite {
 				n.wrote(c)
 			}
@@ -121,6 +125,29 @@ func (n *Namespace) transfer(count *counter, opcode byte, p []byte, off int64) (
 		done += len(part)
 	}
 	return done, nil
+}
+
+// halfCached reports whether a read may go well in pages. A target of Linux with buffered_io fails a read of which its
+// page cache has the first part alone: it answers Internal Error and Do Not Retry. The same read again often fails
+// too, since each try fills the cache by its read-ahead alone, 128 KiB. A page is there or not.
+func halfCached(err error) bool {
+	if err == nil {
+		return false
+	}
+	var failed *StatusError
+	return errors.As(err, &failed) && failed.Status.Type() == 0 && failed.Status.Code() == 0x06
+}
+
+// readPages reads page by page, once each. A bad medium, whose status is the same, fails again at its page.
+func (n *Namespace) readPages(c *controller, p []byte, off int64, bits uint) error {
+	for size := max(4096, int64(1)<<bits); len(p) > 0; {
+		part := p[:min(int64(len(p)), size-off%size)]
+		if err := c.do(ioCommand(opRead, n.o.NSID, uint64(off)>>bits, len(part)>>bits), part); err != nil {
+			return err
+		}
+		p, off = p[len(part):], off+int64(len(part))
+	}
+	return nil
 }
 
 func wrap(opcode byte, length int, off int64, err error) error {

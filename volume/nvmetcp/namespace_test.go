@@ -452,6 +452,64 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+func TestANamespaceThatChangedMeanwhile(t *testing.T) {
+	// A namespace that has another size when its target comes back is announced as one that changed under our eyes.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeTarget(t)
+		sizes := make(chan int64, 10)
+		o := f.options()
+		o.Events.Changed = func(size int64, _ bool) { sizes <- size }
+		n := f.open(t, o)
+		f.refuse(errors.New("it restarts"))
+		f.drop()
+		f.work.Wait()
+		f.disk = f.disk[:4<<20]
+		f.refuse(nil)
+		if got := <-sizes; got != 4<<20 || n.Size() != got {
+			t.Errorf("%d, %d", got, n.Size())
+		}
+		if _, err := n.ReadAt(make([]byte, 4096), 4<<20); !errors.Is(err, ErrRange) {
+			t.Errorf("beyond the end: %v", err)
+		}
+	})
+}
+
+func TestErrorsNameAPortalOnce(t *testing.T) {
+	// When no portal can be reached the error has each address and the subsystem once, though net repeats addresses.
+	var portals []string
+	var listeners []net.Listener
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		portals = append(portals, l.Addr().String())
+		listeners = append(listeners, l)
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				_ = c.(*net.TCPConn).SetLinger(0) // which resets it
+				_ = c.Close()
+			}
+		}()
+	}
+	for _, listening := range []bool{true, false} {
+		if !listening {
+			for _, l := range listeners {
+				_ = l.Close() // connections are refused from here on
+			}
+		}
+		_, err := Open(t.Context(), Options{Portals: portals, SubsystemNQN: "nqn.2014-08.org.example:once"})
+		if !errors.Is(err, ErrPath) {
+			t.Fatal(err)
+		}
+		for _, once := range append(portals, "nqn.2014-08.org.example:once") {
+			if strings.Count(err.Error(), once) != 1 {
+				t.Errorf("%s in: %v", once, err)
+			}
+		}
+	}
+}
+
 func TestPathStatus(t *testing.T) {
 	// A status that blames the path ends the controller, and the command is repeated; one of the data does not.
 	synctest.Test(t, func(t *testing.T) {
@@ -555,6 +613,7 @@ func TestOptions(t *testing.T) {
 		"is no portal":            {Portals: []string{"a:0"}, SubsystemNQN: "s"},
 		"at most 223 bytes":       {Portals: []string{"a"}, SubsystemNQN: strings.Repeat("x", 224)},
 		"none of them zero":       {Portals: []string{"a"}, SubsystemNQN: "s", HostNQN: "a\x00b"},
+		"or a blank":              {Portals: []string{"a"}, SubsystemNQN: "a b"},
 		"1 to 64 are possible":    {Portals: []string{"a"}, SubsystemNQN: "s", Queues: 65},
 		"1 to 1024 are possible":  {Portals: []string{"a"}, SubsystemNQN: "s", Depth: -1},
 		"1s to 1h are possible":   {Portals: []string{"a"}, SubsystemNQN: "s", KeepAlive: time.Millisecond},

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 const (
@@ -99,8 +100,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.HostNQN = "nqn.2014-08.org.nvmexpress:uuid:" + uuid(o.HostID)
 	}
 	for _, nqn := range []string{o.SubsystemNQN, o.HostNQN} {
-		if len(nqn) > maxNQN || strings.ContainsRune(nqn, 0) {
-			return o, fmt.Errorf("nvmetcp: the NQN %.40q is no NQN: it has at most %d bytes, none of them zero", nqn, maxNQN)
+		blank := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+		if len(nqn) > maxNQN || strings.ContainsFunc(nqn, blank) {
+			return o, fmt.Errorf("nvmetcp: %.40q is no NQN: it has at most %d bytes, none of them zero or a blank, "+
+				"as nqn.2014-08.org.example:name", nqn, maxNQN)
 		}
 	}
 	if _, err := parseSecret(o.Secret, o.HostNQN); err != nil {

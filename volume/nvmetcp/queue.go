@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -74,7 +75,7 @@ func dialQueue(ctx context.Context, o *Options, portal string, number uint16, de
 	defer cancel()
 	conn, err := o.Dial(ctx, "tcp", portal)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w: does the target listen there?", ErrPath, err)
+		return nil, fmt.Errorf("%w: %w: does the target listen there?", ErrPath, unaddressed(err))
 	}
 	r, err := exchange(ctx, conn, digests{header: o.HeaderDigest, data: o.DataDigest})
 	if err != nil {
@@ -95,9 +96,17 @@ func exchange(ctx context.Context, conn net.Conn, asked digests) (r icResp, err 
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return r, fmt.Errorf("%w: no ICResp: %w: is it an NVMe/TCP target, and up?", ErrPath, err)
+		return r, fmt.Errorf("%w: no ICResp: %w: is it an NVMe/TCP target, and up?", ErrPath, unaddressed(err))
 	}
 	return parseICResp(b, asked)
+}
+
+// unaddressed is an error of a connection without the addresses that net adds: who gets it knows the portal.
+func unaddressed(err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 func newQueue(conn net.Conn, r icResp, number uint16, depth int) *queue {
@@ -129,13 +138,13 @@ func (q *queue) run(s *slot, c command, data []byte) (uint64, error) {
 		return 0, err
 	}
 	if err := q.sendCommand(s, c, data); err != nil {
-		q.lost(fmt.Errorf("%w: %s: %w", ErrPath, c.name(q.number == 0), err))
+		q.lost(fmt.Errorf("%w: %s: %w", ErrPath, c.name(q.number == 0), unaddressed(err)))
 	}
 	for {
 		select {
 		case t := <-s.r2ts:
 			if err := q.sendData(s, t); err != nil {
-				q.lost(fmt.Errorf("%w: %s: %w", ErrPath, c.name(q.number == 0), err))
+				q.lost(fmt.Errorf("%w: %s: %w", ErrPath, c.name(q.number == 0), unaddressed(err)))
 			}
 		case <-s.done:
 			if s.err == nil && s.answer.status != 0 {
@@ -278,7 +287,7 @@ func (q *queue) readPDU(head []byte) error {
 
 func (q *queue) receive(b []byte) error {
 	if _, err := io.ReadFull(q.from, b); err != nil {
-		return fmt.Errorf("%w: the connection ended: %w", ErrPath, err)
+		return fmt.Errorf("%w: the connection ended: %w", ErrPath, unaddressed(err))
 	}
 	return nil
 }

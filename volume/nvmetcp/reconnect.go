@@ -135,7 +135,7 @@ func (n *Namespace) connect(ctx context.Context) (*controller, error) {
 		}
 	}
 	if best == nil {
-		return nil, failed
+		return nil, fmt.Errorf("%s: %w", n.o.SubsystemNQN, failed)
 	}
 	return best, nil
 }

@@ -134,6 +134,59 @@ func TestHostileTarget(t *testing.T) {
 	}
 }
 
+func TestAReadOfHalfAPageCache(t *testing.T) {
+	// A read that ends in Internal Error is asked once more in pages, whatever its Do Not Retry says: a buffered target
+	// of Linux says so of what its page cache has a part of. A page that fails, too, is an error; so are other
+	// statuses and writes, at once.
+	const internal = fakenvmet.InternalError | fakenvmet.DNR
+	for _, c := range []struct {
+		story  string
+		block  int
+		status fakenvmet.Status
+		fails  func(nth int64) bool
+		write  bool
+		asked  int64
+		class  error
+	}{
+		{"the first fails", 4096, internal, func(n int64) bool { return n == 1 }, false, 1 + 3, nil},
+		{"blocks of 512", 512, internal, func(n int64) bool { return n == 1 }, false, 1 + 4, nil},
+		{"the second page fails, too", 4096, internal, func(n int64) bool { return n == 1 || n == 3 }, false, 1 + 2, ErrData},
+		{"a bad medium that says so", 4096, fakenvmet.UnrecoveredRead | fakenvmet.DNR, func(int64) bool { return true }, false, 1, ErrData},
+		{"a write", 4096, internal, func(int64) bool { return true }, true, 1, ErrData},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			target := startFake(t, fakenvmet.Options{Namespaces: []fakenvmet.NamespaceOptions{{BlockSize: c.block}}})
+			n := openFake(t, target, Options{})
+			const size = 12 << 10
+			off := int64(4096)
+			if c.block == 512 {
+				off += 512 // which is in the midst of a page
+			}
+			want := pages(0, size, 1)
+			if _, err := n.WriteAt(want, off); err != nil {
+				t.Fatal(err)
+			}
+			var asked atomic.Int64
+			target.SetFault(func(p *fakenvmet.PDU) {
+				if p.QID != 0 && p.Type == fakenvmet.CapsuleResp && c.fails(asked.Add(1)) {
+					p.SetStatus(c.status)
+				}
+			})
+			b, do := make([]byte, size), n.ReadAt
+			if c.write {
+				b, do = want, n.WriteAt
+			}
+			_, err := do(b, off)
+			if !errors.Is(err, c.class) || err == nil && !bytes.Equal(b, want) {
+				t.Errorf("%v, want %v, or wrong bytes", err, c.class)
+			}
+			if got := asked.Load(); got != c.asked || n.Stats().Connections != 1 {
+				t.Errorf("asked %d times, want %d; %+v", got, c.asked, n.Stats())
+			}
+		})
+	}
+}
+
 func TestCompletionsOutOfOrder(t *testing.T) {
 	// Answers that come late, after those of later commands, are those of their commands.
 	target := startFake(t, fakenvmet.Options{Success: true}) // no completion overtakes its data
