@@ -24,8 +24,57 @@ func rewrite(t testing.TB, n *Namespace, off int64, length int, generation uint6
 	}
 }
 
+// writers has writes in flight in a range of the namespace, in the capsule and by R2T, until the function that it
+// returns is called. That function expects each write to be there, or to have failed. Each goes to a place of its
+// own, since one whose path died may still take effect.
+func writers(t *testing.T, n *Namespace, from, length int64) (end func()) {
+	stop := make(chan struct{})
+	type writer struct {
+		size int
+		from int64
+		done int64 // writes
+		err  error // of the one behind
+		over chan struct{}
+	}
+	var all []*writer
+	for i, size := range []int{4096, 4096, 20 << 10, 20 << 10} {
+		w := &writer{size: size, from: from + int64(i)*length/4, over: make(chan struct{})}
+		all = append(all, w)
+		go func() {
+			defer close(w.over)
+			for room := length / 4 / int64(size); w.err == nil; {
+				off := w.from + min(w.done, room-1)*int64(size) // at last the same again
+				if _, w.err = n.WriteAt(pages(off, size, 7), off); w.err == nil {
+					w.done = min(w.done+1, room)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	return func() {
+		t.Helper()
+		close(stop)
+		for _, w := range all {
+			wait(t, w.over, "end of a writer")
+			if w.err != nil {
+				t.Logf("a write failed after %d: %v", w.done, w.err)
+			} else if w.done == 0 {
+				t.Error("a writer wrote nothing")
+			}
+			for i := max(w.done-16, 0); i < w.done; i++ { // the last was in flight when the path was lost
+				mustRead(t, n, w.from+i*int64(w.size), w.size, 7)
+			}
+		}
+	}
+}
+
 func TestKernelConnectionsLost(t *testing.T) {
-	// However the target is lost, commands wait, are repeated on the next controller, and answer the right bytes.
+	// However the target is lost, commands wait, are repeated on the next controller, and answer the right bytes;
+	// writes that were in flight are there afterwards.
 	k := bootKernel(t, 1, "--persist", filepath.Join(t.TempDir(), "disk"))
 	for _, c := range []struct {
 		story     string
@@ -47,6 +96,7 @@ func TestKernelConnectionsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustWrite(t, n, 1<<20, 64<<10, 2)
+			written := writers(t, n, 2<<20, 60<<20)
 			c.harm()
 			read := make(chan error, 2)
 			for i := range 2 { // one in flight or waiting while the target is away
@@ -69,6 +119,7 @@ func TestKernelConnectionsLost(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			written()
 			if err := n.Flush(); !errors.Is(err, ErrUnflushed) {
 				t.Errorf("flush after the loss: %v", err)
 			}
@@ -298,7 +349,7 @@ func TestKernelVolatileCache(t *testing.T) {
 }
 
 func TestKernelPortals(t *testing.T) {
-	// Of two portals the one with the better path is used; I/O goes on when it is lost.
+	// Of two portals the one with the better path is used; I/O goes on when it is lost, and each write is there.
 	k := bootKernel(t, 2, "--size", "16")
 	k.nt("ana", "1", "non-optimized")
 	n, w := k.open(Options{})
@@ -328,11 +379,12 @@ func TestKernelPortals(t *testing.T) {
 			}()
 		}
 	}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		change string
 		uses   int
 	}{{"port-off 2", 0}, {"port-on 2", 1}, {"ana 2 persistent-loss", 0}, {"ana 2 optimized", 1}, {"ana 2 change", 0}} {
 		read() // some are in flight, some wait
+		written := writers(t, n, int64(1+2*i)<<20, 2<<20)
 		k.nt(strings.Fields(c.change)...)
 		if got := wait(t, w.connected, "connection"); got != k.port[c.uses] {
 			t.Errorf("%s: %s", c.change, got)
@@ -342,6 +394,7 @@ func TestKernelPortals(t *testing.T) {
 				t.Errorf("%s: %v", c.change, err)
 			}
 		}
+		written()
 		mustRead(t, n, 0, 16<<10, 1)
 	}
 }
