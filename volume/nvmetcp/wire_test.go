@@ -270,17 +270,20 @@ func TestTheReaderNeverWrites(t *testing.T) {
 				c.writes[cid] = &fakeWrite{data: f.disk[:16<<10]}
 				_ = c.r2t(cid, 0, 16<<10)
 				synctest.Wait() // its sender waits for us
-				_ = c.answer(held, f.disk[4<<20:][:4096])
-				<-answered
+				if c.answer(held, f.disk[4<<20:][:4096]) == nil {
+					<-answered
+				}
 				return true
 			}
 			return false
 		}
-		n := f.open(t, f.options())
+		o := f.options()
+		o.KeepAlive = time.Hour // the target is busy with the write alone
+		n := f.open(t, o)
 		copy(f.disk[4<<20:], page(4<<20, 1))
 		go func() {
+			defer close(answered)
 			mustRead(t, n, 4<<20, 4096, 1)
-			close(answered)
 		}()
 		synctest.Wait()
 		mustWrite(t, n, 0, 16<<10, 2)
