@@ -50,7 +50,7 @@
 // A command that was repeated for longer than Patience and Timeout fails too, so that a target that accepts every
 // connection and answers nothing cannot hold it for ever.
 //
-// A read that ends in Internal Error is done again in pages, once, since a target that buffers in its page cache fails so
+// A read that ends in Internal Error is done again in pages, once: a target that buffers in its page cache fails so
 // on what it holds a part of.
 //
 // Two limits follow from the protocol. First, a write in flight when its path died may still take effect for as long

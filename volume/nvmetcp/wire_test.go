@@ -315,7 +315,8 @@ func packets(t testing.TB, target net.Conn, seen func(message []byte)) net.Conn 
 				_, err = to.Write(b[:n])
 			}
 			if err != nil {
-				_, _ = to.Close(), from.Close()
+				_ = to.Close() // the other side sees the end
+				_ = from.Close()
 				return
 			}
 		}
