@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -60,9 +61,14 @@ type queue struct {
 	send sync.Mutex // held for one PDU; guards iov and bufs
 	iov  [3][]byte
 	bufs net.Buffers
+	pdus atomic.Int64 // twice those that were sent, and one more while one is being sent
 
-	mu    sync.Mutex // guards cause and what slot says; never held during I/O
+	mu    sync.Mutex // guards the rest and what slot says; never held during I/O
 	cause error      // why the queue ended
+	// sending is what pdus was at the watchdog's last look, and stuck at how many looks it had not moved: a target
+	// can stop to read data whose command it has completed already.
+	sending int64
+	stuck   int
 }
 
 // adminInline is what the capsule of a Fabrics or admin command takes on every connection (TCP, 3.3.2.1).
@@ -214,6 +220,8 @@ func (q *queue) write(head, data, tail []byte) error {
 	}
 	q.send.Lock()
 	defer q.send.Unlock()
+	q.pdus.Add(1)
+	defer q.pdus.Add(1)
 	if len(data) == 0 {
 		_, err := q.conn.Write(head)
 		return err
@@ -409,11 +417,16 @@ func (q *queue) finish(cause error) {
 	}
 }
 
-// overdue counts a look of the watchdog, and reports a command that it has seen too often.
+// overdue counts a look of the watchdog, and reports a command, or a PDU on its way, that it has seen too often.
 func (q *queue) overdue() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	late := false
+	if n := q.pdus.Load(); n%2 == 1 && n == q.sending {
+		q.stuck++
+	} else {
+		q.sending, q.stuck = n, 0
+	}
+	late := q.stuck >= looks
 	for _, s := range q.slots {
 		if s.active && !s.endless {
 			s.seen++

@@ -293,6 +293,39 @@ func TestTheReaderNeverWrites(t *testing.T) {
 	})
 }
 
+func TestATargetThatStopsReadingWhatItCompleted(t *testing.T) {
+	// A target completes a write of which it has read nothing, and reads no more: the connection ends within the time
+	// of a command, and the next command has another.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeTarget(t)
+		lost, over, hostile := make(chan error, 100), make(chan struct{}), true
+		f.command = func(c *fakeConn, sqe []byte, _ []byte) bool {
+			if c.queue == 0 || sqe[0] != opWrite || !hostile {
+				return false
+			}
+			hostile = false
+			f.hook.Unlock() // the other queue is served meanwhile
+			defer f.hook.Lock()
+			cid := binary.LittleEndian.Uint16(sqe[2:])
+			_ = c.r2t(cid, 0, 16<<10)
+			synctest.Wait() // the data is on its way
+			_ = c.respond(cid, 0, 0)
+			<-over
+			return true
+		}
+		o := f.options()
+		o.Events.Lost = func(err error) { lost <- err }
+		n := f.open(t, o)
+		defer close(over)
+		_, _ = n.WriteAt(pages(0, 16<<10, 1), 0) // the target's word counts
+		if err := <-lost; !errors.Is(err, ErrPath) {
+			t.Error(err)
+		}
+		mustWrite(t, n, 0, 16<<10, 2)
+		mustRead(t, n, 0, 16<<10, 2)
+	})
+}
+
 // packets is a connection to a target on which each write of the host is one message, however many buffers it has.
 func packets(t testing.TB, target net.Conn, seen func(message []byte)) net.Conn {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
