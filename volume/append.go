@@ -120,12 +120,30 @@ func (v *Volume) Keep(ctx context.Context, b hearth.Block, view *hearth.View) er
 	return err
 }
 
-// Flush returns once everything that was given before is on the device for good.
+// Flush returns once everything that was given before is on the device for good, as far as it is held still. What was
+// lost since the last Flush makes this one fail, and is not held (Has): whoever gave it asks for it, since the error
+// may have gone to another.
 func (v *Volume) Flush(ctx context.Context) error {
 	if err := v.away.Load(); err != nil {
 		return *err
 	}
-	return v.queue.wait(ctx, item{})
+	return v.queue.wait(ctx, item{do: v.settle})
+}
+
+// settle is Flush, for the writer.
+func (v *Volume) settle(errs []error) error {
+	w := &v.writer
+	err := v.writeStage(errs)
+	if w.open != none && w.tail > 0 { // nobody finds the blocks of a segment that another node has begun anew
+		same, unread := v.unchanged(w.open)
+		if err = errors.Join(err, unread); unread == nil && !same {
+			v.forget()
+		}
+	}
+	err = errors.Join(err, v.flushDevice())
+	err = errors.Join(err, w.lost)
+	w.lost = nil
+	return err
 }
 
 // write is the writer's goroutine.
@@ -157,9 +175,8 @@ func (v *Volume) append(items []item) {
 	errs := make([]error, len(items))
 	first := make(map[hearth.ID]int, len(items)) // of a block that was given twice: it ends as its first item does
 	for i, x := range items {
-		if x.view == nil {
-			errs[i] = errors.Join(v.writeStage(errs), v.flushDevice(), w.lost)
-			w.lost = nil
+		if x.do != nil {
+			errs[i] = x.do(errs)
 			continue
 		}
 		if err := v.refuses(x.id); err != nil {
@@ -170,7 +187,7 @@ func (v *Volume) append(items []item) {
 			continue
 		}
 		first[x.id] = i
-		if _, held := v.index.Get(x.id, nil); held {
+		if _, held := v.find(x.id, 0); held {
 			continue
 		}
 		errs[i] = v.place(errs, placed{note: record.Note{ID: x.id, Length: uint32(x.view.Len())}, item: i}, x.view.Bytes(), piece.Known(x.view.Sums()))
@@ -213,6 +230,11 @@ func (v *Volume) place(errs []error, p placed, data []byte, sums []uint64) error
 func (v *Volume) makeRoom(errs []error, length int) error {
 	w, size := &v.writer, int(record.Size(length))
 	for {
+		if w.open != none && !v.owns(w.open) {
+			if err := errors.Join(v.writeStage(errs), v.closeSegment()); err != nil {
+				return err
+			}
+		}
 		if w.open == none {
 			if err := v.openNext(errs); err != nil {
 				return err
@@ -245,8 +267,8 @@ func (v *Volume) pad() {
 	w.filled = end
 }
 
-// writeStage writes stage and publishes its records. After an error they are forgotten, and the next
-// batch writes the same pages again.
+// writeStage writes stage and publishes its records. After an error they are forgotten, and their pages stay as they
+// are: the device may write them yet.
 func (v *Volume) writeStage(errs []error) error {
 	w := &v.writer
 	if len(w.placed) == 0 {
@@ -265,11 +287,11 @@ func (v *Volume) writeStage(errs []error) error {
 			w.open = none // its header page was perhaps never written
 		}
 	} else {
-		w.tail += int64(w.filled)
 		for _, p := range w.placed {
 			v.publish(p)
 		}
 	}
+	w.tail += int64(w.filled)
 	w.placed, w.filled = w.placed[:0], 0
 	return err
 }
@@ -280,7 +302,7 @@ func (v *Volume) publish(p placed) {
 	record.AppendNote(w.index[:w.count*record.NoteSize], p.note)
 	w.count++
 	at := record.Place{Slot: w.open, Unit: p.note.Unit, Length: p.note.Length}
-	v.index.Put(p.note.ID, at, cold, func(record.Place) bool { return true })
+	v.index.Put(p.note.ID, at, cold(w.head.salt), func(record.Place) bool { return true })
 	if p.old != nil {
 		v.stats.moved.Add(1)
 		return
@@ -300,25 +322,21 @@ func (v *Volume) closeSegment() error {
 	if w.tail == 0 || !v.usable() {
 		return nil
 	}
+	if _, err := v.unchanged(n); err != nil || v.segments[n].salt.Load() != w.head.salt {
+		return err // another node has begun it anew
+	}
 	size := int(indexSize(w.count))
 	putIndex(w.index[:size], &w.head, w.count, v.g.segment)
-	if err := v.writeAt(w.index[:size], n, v.g.segment-int64(size)); err != nil {
-		return err // whoever learns the segment finds its records by their headers
-	}
-	v.segments[n].closed = true
-	return nil
+	return v.writeAt(w.index[:size], n, v.g.segment-int64(size)) // without it the headers of the records tell
 }
 
 // openNext begins a segment anew.
 func (v *Volume) openNext(errs []error) error {
 	w := &v.writer
-	if w.spare == none {
-		if err := v.reserve(errs); err != nil {
-			return err
-		}
+	n, err := v.next(errs)
+	if err != nil {
+		return err
 	}
-	n := w.spare
-	w.spare = none
 	if w.moved { // their former records go now
 		if err := v.flushDevice(); err != nil {
 			return err
@@ -333,12 +351,33 @@ func (v *Volume) openNext(errs []error) error {
 	w.head.salt = max(1, binary.LittleEndian.Uint64(salt[:]))
 	w.head.put(w.stage)
 	w.filled, w.tail, w.count, w.open = pageSize, 0, 0, n
-	s.generation, s.began, s.closed = w.head.generation, w.head.began, false
+	s.generation, s.began = w.head.generation, w.head.began
 	s.salt.Store(w.head.salt)
-	if err := v.reserve(errs); err != nil && w.spare == none {
-		return nil // the open segment has room; the next one will say why
+	err = v.reserve(errs)
+	if w.open == none { // the device did not take what moved
+		return errors.Join(err, errUnwritten)
 	}
-	return nil
+	return nil // the open segment has room, whatever reserve says; the next one says it again
+}
+
+var errUnwritten = errors.New("a segment of the volume could not be begun")
+
+// next is the segment to begin anew: the spare one if it is still this node's and as it was, or else another.
+func (v *Volume) next(errs []error) (uint32, error) {
+	w := &v.writer
+	for range contended {
+		if w.spare == none {
+			if err := v.reserve(errs); err != nil {
+				return none, err
+			}
+		}
+		n := w.spare
+		w.spare = none
+		if same, err := v.unchanged(n); err != nil || same && v.owns(n) {
+			return n, err
+		}
+	}
+	return none, errContended
 }
 
 // writeAt writes to a segment.
@@ -381,16 +420,11 @@ func (v *Volume) flushDevice() error {
 // forget drops from the index what was written since the last flush. The open segment is given up: its header may
 // be lost, and then nobody finds its records.
 func (v *Volume) forget() {
-	w, lost := &v.writer, []hearth.ID(nil)
-	v.index.Each(func(id hearth.ID, p record.Place) {
-		if from, dirty := w.unflushed[p.Slot]; dirty && int64(p.Unit)*record.UnitSize >= from {
-			lost = append(lost, id)
-		}
-	})
-	for _, id := range lost {
-		v.index.Remove(id, nil)
-	}
-	v.stats.lost.Add(int64(len(lost)))
+	w := &v.writer
+	v.stats.lost.Add(v.drop(func(_ hearth.ID, p record.Place, _ uint32) bool {
+		from, dirty := w.unflushed[p.Slot]
+		return dirty && int64(p.Unit)*record.UnitSize >= from
+	}))
 	clear(w.unflushed)
 	w.open, w.moved = none, false
 	w.lost = errLost

@@ -120,7 +120,7 @@ func (s *Set) Verify(ctx context.Context, b hearth.Block) (held bool, err error)
 func (v *Volume) verify(ctx context.Context, b hearth.Block) (held bool, err error) {
 	id := b.ID()
 	for range 2 { // a block that moved meanwhile is looked up again
-		p, ok := v.index.Get(id, nil)
+		p, ok := v.find(id, 0)
 		if !ok || int(p.Length) != b.Len() {
 			return false, nil
 		}

@@ -36,6 +36,7 @@ func (v *Volume) learn() {
 		})
 	}
 	_ = work.Wait() // none fails
+	v.drop(func(_ hearth.ID, p record.Place, state uint32) bool { return !v.current(p, state) })
 	v.reading.Add(-1)
 	v.tell()
 }
@@ -44,15 +45,7 @@ func (v *Volume) learn() {
 // this node's any more are forgotten. It waits for that, or for ctx.
 func (v *Volume) Relearn(ctx context.Context) error {
 	v.reading.Add(1) // before anything is forgotten
-	var others []hearth.ID
-	v.index.Each(func(id hearth.ID, _ record.Place) {
-		if !v.o.Mine(id) {
-			others = append(others, id)
-		}
-	})
-	for _, id := range others {
-		v.index.Remove(id, nil)
-	}
+	v.drop(func(id hearth.ID, _ record.Place, _ uint32) bool { return !v.o.Mine(id) })
 	done := make(chan struct{})
 	v.work.Go(func() {
 		defer close(done)
@@ -69,12 +62,17 @@ func (v *Volume) Relearn(ctx context.Context) error {
 // learnSegment reads one segment's index, and reports whether it is known then.
 func (v *Volume) learnSegment(n uint32) bool {
 	h, notes, err := v.look(n, func(op func() error) error { return v.aside(v.ctx, op) })
-	if err != nil {
-		if v.ctx.Err() == nil && err != errAway {
-			v.failure(err)
-		}
+	switch {
+	case err != nil && (v.ctx.Err() != nil || err == errAway):
 		return false
+	case harmed(err): // as much of it is known as there is
+		v.stats.errors.Add(1)
+		return true
+	case err != nil:
+		v.failure(err)
+		return true
 	}
+	v.failed.Store(0)
 	select {
 	case v.turn <- struct{}{}:
 	case <-v.ctx.Done():
@@ -90,23 +88,30 @@ func (v *Volume) learnSegment(n uint32) bool {
 
 // adopt takes over what was read of a segment, unless the writer knows better. The caller has the turn.
 func (v *Volume) adopt(n uint32, h looked, notes []record.Note) bool {
-	s := &v.segments[n]
-	if n == v.writer.open || n == v.writer.spare || s.learned && s.generation > h.generation {
+	w, s := &v.writer, &v.segments[n]
+	switch known := s.salt.Load() == h.salt; {
+	case s.learned && s.generation > h.generation, known && (n == w.open || n == w.spare):
 		return false
+	case n == w.open: // another node has begun it anew
+		w.open = none
+	case n == w.spare:
+		w.spare = none
 	}
-	s.generation, s.began, s.closed, s.learned = h.generation, h.began, h.closed, true
+	s.generation, s.began, s.learned = h.generation, h.began, true
 	s.salt.Store(h.salt)
 	for _, x := range notes {
 		if !v.o.Mine(x.ID) {
 			continue
 		}
+		p := record.Place{Slot: n, Unit: x.Unit, Length: x.Length}
+		if old, held := v.find(x.ID, 0); held && (old == p || old.Slot != n && v.segments[old.Slot].began > h.began) {
+			continue // and stays hit, if it was
+		}
 		if !v.index.Room(x.ID) {
 			v.stats.unindexed.Add(1)
 			continue
 		}
-		v.index.Put(x.ID, record.Place{Slot: n, Unit: x.Unit, Length: x.Length}, cold, func(old record.Place) bool {
-			return old.Slot == n || v.segments[old.Slot].began <= h.began
-		})
+		v.index.Put(x.ID, p, cold(h.salt), func(record.Place) bool { return true })
 	}
 	return true
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/hearthfs/hearth"
 )
 
-// item is a block that waits to be written, or a flush.
+// item is a block that waits to be written, or what the writer does in between.
 type item struct {
 	id   hearth.ID
-	view *hearth.View // nil: a flush
-	done chan error   // receives once, if somebody waits
+	view *hearth.View
+	do   func(errs []error) error // with no view; errs is append's
+	done chan error               // receives once, if somebody waits
 }
 
 // queue has the blocks that wait to be written, up to a bound in bytes.

@@ -11,13 +11,41 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// The State of a block in the index says whether it was hit since it was written.
-const (
-	cold uint32 = iota
-	hit
-)
+// The State of a block in the index has the salt of its segment, but for the lowest bit. So what lay in a segment before
+// it was begun anew is not found, whoever began it. The lowest bit says whether the block was hit since it was written.
+const hit uint32 = 1
 
-func touch(uint32) uint32 { return hit }
+// cold is the State of a block that was not hit yet.
+func cold(salt uint64) uint32 { return uint32(salt) &^ hit }
+
+// find returns where a block lies, and adds hits to its State.
+func (v *Volume) find(id hearth.ID, hits uint32) (record.Place, bool) {
+	state := uint32(0)
+	p, ok := v.index.Get(id, func(s uint32) uint32 { state = s; return s | hits })
+	return p, ok && v.current(p, state)
+}
+
+// current reports whether an entry of the index is of its segment's present use.
+func (v *Volume) current(p record.Place, state uint32) bool {
+	return state&^hit == cold(v.segments[p.Slot].salt.Load())
+}
+
+// drop removes blocks from the index, and returns how many.
+func (v *Volume) drop(which func(id hearth.ID, p record.Place, state uint32) bool) (n int64) {
+	var ids []hearth.ID
+	var places []record.Place
+	v.index.Each(func(id hearth.ID, p record.Place, state uint32) {
+		if which(id, p, state) {
+			ids, places = append(ids, id), append(places, p)
+		}
+	})
+	for i, id := range ids {
+		if _, ok := v.index.Remove(id, &places[i]); ok { // else it has moved meanwhile
+			n++
+		}
+	}
+	return n
+}
 
 // read is one Get that asks the device, and its result. It is reused, so that a Get allocates nothing.
 type read struct {
@@ -49,7 +77,7 @@ func (v *Volume) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	}
 	id := b.ID()
 	for range 2 { // a block that moved meanwhile is looked up again
-		p, ok := v.index.Get(id, touch)
+		p, ok := v.find(id, hit)
 		if !ok || int(p.Length) != b.Len() {
 			v.stats.misses.Add(1)
 			return nil, hearth.ErrMiss
@@ -105,6 +133,6 @@ func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n 
 
 // Has reports whether the volume is known to hold a block.
 func (v *Volume) Has(id hearth.ID) bool {
-	_, ok := v.index.Get(id, nil)
+	_, ok := v.find(id, 0)
 	return ok && v.usable()
 }

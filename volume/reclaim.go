@@ -1,7 +1,7 @@
 package volume
 
 import (
-	"context"
+	"errors"
 
 	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/device"
@@ -12,7 +12,7 @@ import (
 // it (FIFO with reinsertion); the others are evicted.
 func (v *Volume) reserve(errs []error) error {
 	w := &v.writer
-	for {
+	for range contended {
 		n, free, err := v.oldest()
 		if err != nil {
 			return err
@@ -32,7 +32,16 @@ func (v *Volume) reserve(errs []error) error {
 		w.spare = n
 		return nil
 	}
+	return errContended
 }
+
+// contended is how many segments in a row may turn out to be begun anew by other nodes, before a block is dropped.
+const contended = 64
+
+var errContended = errors.New("other nodes write to the segments of the volume that are this node's")
+
+// owns reports whether this node appends to a segment.
+func (v *Volume) owns(n uint32) bool { return v.o.Owns(v.g.volume, int(n/v.g.span)) }
 
 // oldest is the free or else the oldest segment of this node's ranges.
 func (v *Volume) oldest() (n uint32, free bool, err error) {
@@ -71,13 +80,22 @@ func (v *Volume) unchanged(n uint32) (bool, error) {
 	page := device.Aligned(pageSize)
 	_, err := v.dev.ReadAt(page, v.g.offset(n))
 	v.guard.Writer.Work()
+	s := &v.segments[n]
+	if harmed(err) {
+		v.stats.errors.Add(1)
+		s.learned = false // the others will do
+		return false, nil
+	}
 	if err != nil {
 		v.failure(err)
 		return false, err
 	}
-	s := &v.segments[n]
 	h, ok := parseHeader(page)
 	if !ok || h.volume != v.g.volume || h.segment != n {
+		if err := v.same(); err != nil { // the device was formatted anew: nothing may be written to it
+			v.leave(err)
+			return false, err
+		}
 		s.salt.Store(0)
 		return true, nil
 	}
@@ -91,20 +109,20 @@ func (v *Volume) unchanged(n uint32) (bool, error) {
 
 // reclaim evicts the blocks of a segment, and moves those that were hit.
 func (v *Volume) reclaim(errs []error, n uint32) error {
-	w, s := &v.writer, &v.segments[n]
-	notes, err := v.contents(v.ctx, n)
-	if err != nil {
+	w := &v.writer
+	notes, err := v.contents(n)
+	if err != nil && !harmed(err) { // else it has no blocks any more
 		return err
 	}
 	v.stats.reclaimed.Add(1)
 	left := v.g.segment / 2
 	for _, x := range notes {
 		p := record.Place{Slot: n, Unit: x.Unit, Length: x.Length}
-		at, held := v.index.Get(x.ID, nil)
+		at, held := v.find(x.ID, 0)
 		if !held || at != p {
 			continue
 		}
-		if w.open != none && record.Size(int(x.Length)) <= left && v.index.State(x.ID) == hit && v.move(errs, x, p) {
+		if w.open != none && w.failed == 0 && record.Size(int(x.Length)) <= left && v.index.State(x.ID)&hit != 0 && v.move(errs, x, p) {
 			left -= record.Size(int(x.Length))
 			continue
 		}
@@ -114,7 +132,6 @@ func (v *Volume) reclaim(errs []error, n uint32) error {
 	for _, x := range notes { // those whose move failed
 		v.index.Remove(x.ID, &record.Place{Slot: n, Unit: x.Unit, Length: x.Length})
 	}
-	s.salt.Store(0)
 	return err
 }
 
@@ -144,7 +161,13 @@ func (v *Volume) move(errs []error, x record.Note, p record.Place) bool {
 }
 
 // contents are the records of a segment, by its index or by their headers.
-func (v *Volume) contents(ctx context.Context, n uint32) (notes []record.Note, err error) {
-	_, notes, err = v.look(n, func(op func() error) error { return op() })
+func (v *Volume) contents(n uint32) ([]record.Note, error) {
+	_, notes, err := v.look(n, v.here)
 	return notes, err
+}
+
+// here runs an operation of the writer, who cannot leave.
+func (v *Volume) here(op func() error) error {
+	defer v.guard.Writer.Work()
+	return op()
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -127,7 +128,7 @@ func begin(size int64, o FormatOptions) (g geometry, err error) {
 
 // write makes the segments free, and writes the second superblock before the first.
 func (g *geometry) write(d Device) error {
-	if err := d.Discard(0, g.size); err != nil {
+	if err := d.Discard(0, g.size); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	page := device.Aligned(pageSize)
@@ -165,13 +166,17 @@ func look(d Device) (g geometry, err error) {
 	if d.Size() < firstSegment {
 		return g, ErrNoVolume
 	}
+	var bad error
 	page := device.Aligned(pageSize)
 	for _, at := range []int64{0, d.Size()&^(pageSize-1) - pageSize} {
-		if _, err := d.ReadAt(page, at); err != nil {
+		_, err := d.ReadAt(page, at)
+		if err != nil && !harmed(err) {
 			return g, err
 		}
 		g, ok := parseGeometry(page)
 		switch {
+		case err != nil:
+			bad = err
 		case ok && g.format > Format:
 			return g, fmt.Errorf("%w (its format is %d, and this version knows %d)", ErrNewer, g.format, Format)
 		case ok && g.size > d.Size():
@@ -180,7 +185,7 @@ func look(d Device) (g geometry, err error) {
 			return g, nil
 		}
 	}
-	return g, ErrNoVolume
+	return g, cmp.Or(bad, ErrNoVolume)
 }
 
 // join is look for a node of a cluster.

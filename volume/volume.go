@@ -68,7 +68,6 @@ type segment struct {
 	// The holder of Volume.turn owns the rest.
 	generation uint64
 	began      int64 // Unix ms
-	closed     bool  // by its index
 	learned    bool
 }
 

@@ -136,14 +136,14 @@ func (x *Index) Cost(blocks int64) int64 {
 	return (blocks-free)*entrySize*10/8 + x.bytes.Load()/int64(len(x.shards))*5/4
 }
 
-// Each calls f for all blocks, under the lock of a table.
-func (x *Index) Each(f func(id hearth.ID, p Place)) {
+// Each calls f for all blocks, with their States, under the lock of a table.
+func (x *Index) Each(f func(id hearth.ID, p Place, state uint32)) {
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
 		for j := range s.slots {
 			if e := &s.slots[j]; !e.free() {
-				f(e.id(), e.place())
+				f(e.id(), e.place(), e.state())
 			}
 		}
 		s.mu.Unlock()

@@ -73,7 +73,7 @@ func (l *Log) indexed(segments []*segment) map[uint32][]record.Note {
 	for _, s := range segments {
 		notes[s.slot] = nil
 	}
-	l.index.Each(func(id hearth.ID, p record.Place) {
+	l.index.Each(func(id hearth.ID, p record.Place, _ uint32) {
 		if _, want := notes[p.Slot]; want {
 			notes[p.Slot] = append(notes[p.Slot], p.Note(id))
 		}

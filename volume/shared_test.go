@@ -1,0 +1,159 @@
+package volume
+
+import (
+	"sync/atomic"
+	"testing"
+)
+
+// This file has what nodes do to each other on one volume.
+
+// another attaches the volume for another node, too.
+func (r *rig) another(change func(*Options)) *rig {
+	r.Helper()
+	x := *r
+	x.told = make(chan State, 1000)
+	x.o.Changed = func(s State) { x.told <- s }
+	x.o.Node = [16]byte{8}
+	x.o.Owns = nil
+	if change != nil {
+		change(&x.o)
+	}
+	x.attach()
+	r.Cleanup(func() {
+		if x.v != nil {
+			_ = x.v.Close()
+		}
+	})
+	return &x
+}
+
+func (r *rig) flush() {
+	r.Helper()
+	if err := r.v.Flush(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// count is how many of the blocks [from, to) are held.
+func (r *rig) count(from, to, size int) (n int) {
+	r.Helper()
+	for i := from; i < to; i++ {
+		if r.held(i, size) {
+			n++
+		}
+	}
+	return n
+}
+
+// claims is how many of the blocks [from, to) the node says that it has.
+func (r *rig) claims(from, to, size int) (n int) {
+	for i := from; i < to; i++ {
+		if b, _ := r.block(i, size); r.v.Has(b.ID()) {
+			n++
+		}
+	}
+	return n
+}
+
+// moves are Owns of two nodes: the ranges are the first one's until over is called.
+func moves() (first, second func([16]byte, int) bool, over func()) {
+	var moved atomic.Bool
+	return func([16]byte, int) bool { return !moved.Load() }, func([16]byte, int) bool { return moved.Load() },
+		func() { moved.Store(true) }
+}
+
+func TestWhatAnotherNodeOverwroteIsNotClaimed(t *testing.T) {
+	// The ranges move to another node, which writes all segments anew. Whoever wrote before says that it has what is
+	// still there, once it has learned again, and nothing more; its memory has no more either.
+	first, second, over := moves()
+	r := newRig(t, 4, func(o *Options) { o.Owns = first })
+	const size = 500_000
+	for i := range 20 {
+		r.mustKeep(i, size)
+	}
+	r.flush()
+	over()
+	x := r.another(func(o *Options) { o.Owns = second })
+	for i := 1000; i < 1060; i++ {
+		x.mustKeep(i, size)
+	}
+	x.flush()
+	if err := r.v.Relearn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if claims, held := r.claims(0, 20, size), r.count(0, 20, size); claims != held || held != 0 {
+		t.Errorf("%d of 20 are claimed, %d are there", claims, held)
+	}
+	others := r.claims(1000, 1060, size)
+	if held := r.count(1000, 1060, size); others != held || held == 0 || int(r.v.Stats().Blocks) != held {
+		t.Errorf("%d of the other node's blocks are claimed, %d are there; %d in the index", others, held, r.v.Stats().Blocks)
+	}
+}
+
+func TestLearningKeepsHits(t *testing.T) {
+	// A block that was hit stays so when its segment is learned again.
+	r := newRig(t, 4, nil)
+	r.mustKeep(1, 1000)
+	r.close()
+	r.attach()
+	b, _ := r.block(1, 1000)
+	state := func() uint32 { return r.v.index.State(b.ID()) & hit }
+	if state() != 0 || !r.held(1, 1000) || state() != hit {
+		t.Fatal("a read makes no hit")
+	}
+	if err := r.v.Relearn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if state() != hit {
+		t.Error("the hit is forgotten")
+	}
+}
+
+func TestAReservedSegmentIsLookedAtAgain(t *testing.T) {
+	// A node has a segment open and one reserved when the ranges move to another node, which fills them and flushes.
+	// The former owner writes to neither any more: what the other one flushed is there.
+	first, second, over := moves()
+	r := newRig(t, 4, func(o *Options) { o.Owns = first })
+	r.mustKeep(0, 1000)
+	r.flush()
+	over()
+	x := r.another(func(o *Options) { o.Owns = second })
+	const size = 500_000
+	for i := 1000; i < 1012; i++ {
+		x.mustKeep(i, size)
+	}
+	x.flush()
+	held := x.count(1000, 1012, size)
+	for i := 2000; i < 2020; i++ {
+		if err := r.keep(i, size); err == nil || err.Error() != errNoRange.Error() {
+			t.Fatalf("block %d of a node that owns nothing: %v", i, err)
+		}
+	}
+	if after := x.count(1000, 1012, size); held != 12 || after != held {
+		t.Errorf("of 12 flushed blocks %d are held, and %d after the former owner went on", held, after)
+	}
+}
+
+func TestAReservedSegmentMayBeBegunMeanwhile(t *testing.T) {
+	// Two nodes take the same ranges for theirs. What the second one has flushed in the segment that the first one has
+	// reserved stays, though the first one fills its open segment and needs another.
+	r := newRig(t, 6, nil)
+	r.mustKeep(0, 1000)
+	r.flush()
+	x := r.another(nil)
+	const size = 500_000
+	for i := 1000; i < 1006; i++ {
+		x.mustKeep(i, size)
+	}
+	x.flush()
+	for i := 2000; i < 2010; i++ {
+		r.mustKeep(i, size)
+	}
+	r.flush()
+	if n := x.count(1000, 1006, size); n != 6 {
+		t.Errorf("%d of 6 flushed blocks are held", n)
+	}
+	if n := r.count(2000, 2010, size); n != 10 {
+		t.Errorf("%d of 10 flushed blocks are held", n)
+	}
+}
