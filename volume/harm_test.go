@@ -2,11 +2,17 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/record"
 )
 
 // This file has what a device, or somebody at it, does to a node.
@@ -220,5 +226,101 @@ func TestADeviceWithoutDiscard(t *testing.T) {
 	}
 	if _, err := Look(d); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestADeviceThatHangsIsAttachedLater(t *testing.T) {
+	// A device hangs while a volume is attached, again and again. Each attempt ends with an error, and no one asks the
+	// device after that: its owner has closed it.
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(firstSegment + 4*minSegment + pageSize)
+		if _, err := MakeVolume(d, FormatOptions{Cluster: cluster, Segment: minSegment}); err != nil {
+			t.Fatal(err)
+		}
+		hang := make(chan struct{})
+		d.fails(func(string, int64) error { <-hang; return errors.New("gone") })
+		for range 3 {
+			if _, err := Attach(d, Options{Pool: hearth.NewPool(64 << 20), Cluster: cluster}); err == nil {
+				t.Fatal("a device that hangs is attached")
+			}
+		}
+		close(hang)
+		synctest.Wait()
+		d.fails(func(op string, _ int64) error { t.Errorf("a %s after the end", op); return errors.New("closed") })
+		<-time.After(time.Hour)
+	})
+}
+
+func TestMemoryIsGivenBackOnceTheWriterIs(t *testing.T) {
+	// A volume is closed while its device hangs in a flush. Close does not wait for that; the memory is free once the
+	// device lets go. The rig looks at that.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 4, func(o *Options) { o.Patience = time.Second })
+		for i := range 100 {
+			r.mustKeep(i, 1000)
+		}
+		hang := make(chan struct{})
+		r.dev.fails(func(op string, _ int64) error {
+			if op == "flush" {
+				<-hang
+			}
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.v.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if err := r.v.Close(); err == nil {
+			t.Error("closed while the writer hangs")
+		}
+		r.v = nil
+		if s := r.pool.Stats(); s.Used == s.Idle {
+			t.Error("the writer's memory is given to others")
+		}
+		close(hang)
+		synctest.Wait()
+	})
+}
+
+func TestLearningLeavesAWriterThatHangs(t *testing.T) {
+	// The writer hangs in a write. Who has the volume learn again waits until that takes it out of use, and no longer.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 4, func(o *Options) { o.Patience = time.Second })
+		hang := make(chan struct{})
+		r.dev.fails(func(op string, _ int64) error {
+			if op == "write" {
+				<-hang
+			}
+			return nil
+		})
+		kept := make(chan error, 1)
+		go func() { kept <- r.keep(1, 1000) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.v.Relearn(ctx); err != nil || r.v.State().Away == nil {
+			t.Errorf("%v, %+v", err, r.v.State())
+		}
+		close(hang)
+		<-kept
+		for r.v.State().Away != nil || r.v.reading.Load() > 0 {
+			<-r.told
+		}
+	})
+}
+
+func TestASegmentOfTooManyRecords(t *testing.T) {
+	// A target forges a segment full of the smallest records, without an index. A node takes no more of them than a
+	// segment of its own may have.
+	const salt, most = 77, 100
+	seg := make([]byte, 1<<20)
+	for at := int64(pageSize); at < int64(len(seg)); at += record.UnitSize {
+		n := record.Note{ID: hearth.ID{Version: [16]byte{1}, Index: at}, Unit: uint32(at / record.UnitSize), Length: 1}
+		record.PutHeader(seg[at:], n, salt, seg[at+56:at+57], nil)
+	}
+	read := func(b []byte, off int64) error { copy(b, seg[off:]); return nil }
+	if notes, err := record.Scan(read, salt, int64(len(seg)), most); len(notes) != most || err != nil {
+		t.Errorf("%d records, %v", len(notes), err)
 	}
 }

@@ -17,11 +17,12 @@ const learners = 8
 
 // learn reads the indexes of all segments, and keeps the places of this node's blocks. Segments that no
 // index closes were open when a node ended; their records are found by their headers, and where the range
-// is this node's, an index closes them. The caller has counted it in reading.
+// is this node's, the writer closes them by an index. The caller has counted it in reading.
 func (v *Volume) learn() {
 	v.learning.Lock()
 	defer v.learning.Unlock()
 	v.learned.Store(0)
+	left := make([]bool, v.g.count) // open, by a node that went away
 	var work errgroup.Group
 	work.SetLimit(learners)
 	for n := range v.g.count {
@@ -29,7 +30,8 @@ func (v *Volume) learn() {
 			break
 		}
 		work.Go(func() error {
-			if v.learnSegment(n) {
+			known := false
+			if known, left[n] = v.learnSegment(n); known {
 				v.learned.Add(1)
 			}
 			return nil
@@ -39,6 +41,11 @@ func (v *Volume) learn() {
 	v.drop(func(_ hearth.ID, p record.Place, state uint32) bool { return !v.current(p, state) })
 	v.reading.Add(-1)
 	v.tell()
+	for n := range v.g.count {
+		if left[n] {
+			v.queue.offer(item{do: func([]error) error { return v.closeFor(n) }})
+		}
+	}
 }
 
 // Relearn reads the indexes again, since Mine or Owns have other answers now. Places of blocks that are not
@@ -59,31 +66,43 @@ func (v *Volume) Relearn(ctx context.Context) error {
 	}
 }
 
-// learnSegment reads one segment's index, and reports whether it is known then.
-func (v *Volume) learnSegment(n uint32) bool {
+// learnSegment reads one segment's index, and reports whether it is known then, and whether it should be closed.
+func (v *Volume) learnSegment(n uint32) (known, left bool) {
 	h, notes, err := v.look(n, func(op func() error) error { return v.aside(v.ctx, op) })
 	switch {
 	case err != nil && (v.ctx.Err() != nil || err == errAway):
-		return false
+		return false, false
 	case harmed(err): // as much of it is known as there is
 		v.stats.errors.Add(1)
-		return true
+		return true, false
 	case err != nil:
 		v.failure(err)
-		return true
+		return true, false
 	}
 	v.failed.Store(0)
-	select {
-	case v.turn <- struct{}{}:
-	case <-v.ctx.Done():
-		return false
+	if !v.enter() {
+		return false, false
 	}
-	adopted := v.adopt(n, h, notes)
-	<-v.turn
-	if adopted && h.salt != 0 && !h.closed && v.o.Owns(v.g.volume, int(n/v.g.span)) {
-		v.closeFor(n, h, notes)
+	defer func() { <-v.turn }()
+	return true, v.adopt(n, h, notes) && h.salt != 0 && !h.closed && v.owns(n)
+}
+
+// enter takes the turn, unless the volume goes out of use meanwhile: then the writer may hang in its turn.
+func (v *Volume) enter() bool {
+	for v.usable() {
+		changed := v.news.next()
+		if !v.usable() {
+			break
+		}
+		select {
+		case v.turn <- struct{}{}:
+			return true
+		case <-changed:
+		case <-v.ctx.Done():
+			return false
+		}
 	}
-	return true
+	return false
 }
 
 // adopt takes over what was read of a segment, unless the writer knows better. The caller has the turn.
@@ -116,27 +135,32 @@ func (v *Volume) adopt(n uint32, h looked, notes []record.Note) bool {
 	return true
 }
 
-// closeFor closes a segment by an index for a node that went away, so that it is read at once from now on.
-// If that node is there still and appends to it, its own index takes this one's place. If it fails, the
-// segment is found by its headers again.
-func (v *Volume) closeFor(n uint32, h looked, notes []record.Note) {
+// closeFor closes a segment by an index for a node that went away, so that it is read at once from now on. The writer
+// does it in its turn, so that nobody of this node begins the segment anew meanwhile. If that other node is there still
+// and appends to it, its own index takes this one's place. If it fails, the segment is found by its headers again.
+func (v *Volume) closeFor(n uint32) error {
+	w := &v.writer
+	if n == w.open || n == w.spare || !v.owns(n) || v.stopped() != nil || v.ctx.Err() != nil {
+		return nil
+	}
+	h, notes, err := v.look(n, v.here) // anew: much may have happened since it was learned
+	if err != nil || h.salt == 0 || h.closed || h.salt != v.segments[n].salt.Load() {
+		return err
+	}
 	end := int64(pageSize)
 	for _, x := range notes {
 		end = max(end, record.RoundUp(x.End(), pageSize))
 	}
 	size := indexSize(len(notes))
-	if len(notes) > maxRecords || end+size > v.g.segment || v.stopped() != nil {
-		return
+	if end+size > v.g.segment {
+		return nil
 	}
-	_ = v.aside(v.ctx, func() error {
-		b := device.Aligned(int(size))
-		for i, x := range notes {
-			record.AppendNote(b[:i*record.NoteSize], x)
-		}
-		putIndex(b, &h.header, len(notes), v.g.segment)
-		_, err := v.dev.WriteAt(b, v.g.offset(n)+v.g.segment-size)
-		return err
-	})
+	b := device.Aligned(int(size))
+	for i, x := range notes {
+		record.AppendNote(b[:i*record.NoteSize], x)
+	}
+	putIndex(b, &h.header, len(notes), v.g.segment)
+	return v.writeAt(b, n, v.g.segment-size)
 }
 
 // looked is what look found of a segment. A salt of 0 means that nothing is there.
@@ -198,6 +222,6 @@ func (g *geometry) look(n uint32, read func(b []byte, off int64) error) (l looke
 		}
 		notes, l.harm, l.harmAt = nil, "the segment's index does not verify", t.offset
 	}
-	notes, err = record.Scan(read, h.salt, g.segment)
+	notes, err = record.Scan(read, h.salt, g.segment, maxRecords)
 	return l, notes, err
 }

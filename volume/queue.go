@@ -23,15 +23,15 @@ type queue struct {
 	items  []item
 	closed bool
 	more   chan struct{} // capacity 1: something came
-	less   chan struct{} // closed, and made anew, when there is room
+	less   chan struct{} // closed when there is room; nil since then until an item is refused
 }
 
 func (q *queue) begin(limit int64) {
-	q.limit, q.more, q.less = limit, make(chan struct{}, 1), make(chan struct{})
+	q.limit, q.more = limit, make(chan struct{}, 1)
 }
 
-// offer adds an item, unless there is no room. The queue has a reference of its own to the View. A single
-// block always has room in an empty queue.
+// offer adds an item, unless there is no room, which less tells when it may be there; nil means never. The queue has a
+// reference of its own to the View. A single block always has room in an empty queue.
 func (q *queue) offer(x item) (ok bool, less <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -39,7 +39,13 @@ func (q *queue) offer(x item) (ok bool, less <-chan struct{}) {
 	if x.view != nil {
 		n = int64(x.view.Len())
 	}
-	if q.closed || n > 0 && q.held > 0 && q.held+n > q.limit {
+	if q.closed {
+		return false, nil
+	}
+	if n > 0 && q.held > 0 && q.held+n > q.limit {
+		if q.less == nil {
+			q.less = make(chan struct{})
+		}
 		return false, q.less
 	}
 	if x.view != nil {
@@ -62,7 +68,7 @@ func (q *queue) wait(ctx context.Context, x item) error {
 		if ok {
 			break
 		}
-		if q.isClosed() {
+		if less == nil {
 			return errClosed
 		}
 		select {
@@ -98,13 +104,20 @@ func (q *queue) free(x item, err error) {
 	if x.view != nil {
 		q.mu.Lock()
 		q.held -= int64(x.view.Len())
-		close(q.less)
-		q.less = make(chan struct{})
+		q.roomLocked()
 		q.mu.Unlock()
 		x.view.Release()
 	}
 	if x.done != nil {
 		x.done <- err
+	}
+}
+
+// roomLocked wakes those who wait for room.
+func (q *queue) roomLocked() {
+	if q.less != nil {
+		close(q.less)
+		q.less = nil
 	}
 }
 
@@ -115,18 +128,11 @@ func (q *queue) close() {
 		return
 	}
 	q.closed = true
-	close(q.less)
-	q.less = make(chan struct{})
+	q.roomLocked()
 	select {
 	case q.more <- struct{}{}:
 	default:
 	}
-}
-
-func (q *queue) isClosed() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.closed
 }
 
 func (q *queue) bytes() int64 {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -156,4 +157,82 @@ func TestAReservedSegmentMayBeBegunMeanwhile(t *testing.T) {
 	if n := r.count(2000, 2010, size); n != 10 {
 		t.Errorf("%d of 10 flushed blocks are held", n)
 	}
+}
+
+func TestOnlyTheWriterCloses(t *testing.T) {
+	// A node attaches a volume whose open segment another one left. It closes it by an index, which its Close waits for:
+	// once Close has returned nil, nothing is written. Who comes later reads that index alone.
+	r := newRig(t, 4, nil)
+	r.mustKeep(1, 1000)
+	r.flush()
+	gone := r.v
+	gate, begun := make(chan struct{}), make(chan struct{})
+	var closed atomic.Bool
+	r.dev.fails(func(op string, _ int64) error {
+		if op == "write" {
+			if closed.Load() {
+				t.Error("a write after Close")
+			}
+			close(begun)
+			<-gate
+		}
+		return nil
+	})
+	r.attach()
+	<-begun
+	var work sync.WaitGroup
+	work.Go(func() {
+		r.close()
+		closed.Store(true)
+	})
+	close(gate)
+	work.Wait()
+	r.dev.fails(nil)
+	r.attach()
+	if l, notes, err := r.v.look(0, r.v.here); err != nil || !l.closed || len(notes) != 1 {
+		t.Errorf("%+v, %d notes, %v", l, len(notes), err)
+	}
+	_ = gone.Close()
+}
+
+func TestClosingComesInItsTurn(t *testing.T) {
+	// A node learns an open segment of 3,000 small blocks, and fills the volume before the writer comes to close it. The
+	// index of those blocks is not written over what was flushed there since.
+	r := newRig(t, 2, nil)
+	for i := range 3000 {
+		r.mustKeep(i, 100)
+	}
+	r.flush()
+	gone := r.v
+	gate := make(chan struct{})
+	var once sync.Once
+	r.dev.fails(func(op string, _ int64) error {
+		if op == "write" {
+			once.Do(func() { <-gate })
+		}
+		return nil
+	})
+	r.attach()
+	var work sync.WaitGroup
+	const size = 520_000
+	for i := 10000; i < 10016; i++ { // into segment 1, then into 0
+		work.Go(func() { r.mustKeep(i, size) })
+	}
+	close(gate)
+	work.Wait()
+	r.flush()
+	if err := r.v.Relearn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.flush() // behind what learning has asked of the writer
+	for n := range uint32(2) {
+		l, notes, err := r.v.look(n, r.v.here)
+		if err != nil || l.harm != "" || len(notes) == 0 {
+			t.Errorf("segment %d: %+v, %d notes, %v", n, l, len(notes), err)
+		}
+	}
+	if held, claims := r.count(10000, 10016, size), r.claims(10000, 10016, size); held != claims || held < 8 {
+		t.Errorf("%d of 16 blocks are held, %d claimed", held, claims)
+	}
+	_ = gone.Close()
 }

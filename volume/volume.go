@@ -98,6 +98,8 @@ type Volume struct {
 	wrote  chan struct{} // closed when the writer has ended
 	reads  sync.Pool     // of *read
 	close  func() error  // end, once
+	gone   chan struct{} // capacity 1: the volume went out of use
+	news   news          // told when State changes
 }
 
 // Attach reads a volume's superblock and begins to learn its blocks' places in the background. The device
@@ -116,15 +118,21 @@ func Attach(d Device, o Options) (*Volume, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{})}
+	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{}),
+		gone: make(chan struct{}, 1)}
 	v.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: v.usable, Hangs: v.hangs})
 	v.reads.New, v.close = v.newRead, sync.OnceValue(v.end)
 	v.ctx, v.cancel = context.WithCancelCause(context.Background())
 	go v.guard.LookOut()
-	err := v.aside(v.ctx, func() (err error) {
-		v.g, err = join(d, o.Cluster)
+	joined := make(chan geometry, 1) // an abandoned op has room for its result
+	err := v.aside(v.ctx, func() error {
+		g, err := join(d, o.Cluster)
+		joined <- g
 		return err
 	})
+	if err == nil {
+		v.g = <-joined
+	}
 	if err == nil && d.BlockSize() > pageSize {
 		err = fmt.Errorf("the device has blocks of %d bytes: at most %d", d.BlockSize(), pageSize)
 	}
@@ -132,6 +140,7 @@ func Attach(d Device, o Options) (*Volume, error) {
 		err = errors.New("no memory for writing: give the cache more RAM")
 	}
 	if err != nil {
+		v.cancel(err)
 		v.guard.Close()
 		return nil, fmt.Errorf("attach the volume: %w", err)
 	}
@@ -141,6 +150,7 @@ func Attach(d Device, o Options) (*Volume, error) {
 	go v.write()
 	v.reading.Add(1)
 	v.work.Go(v.learn)
+	v.work.Go(v.stay)
 	return v, nil
 }
 
@@ -155,11 +165,18 @@ func (v *Volume) end() error {
 	v.queue.close()
 	v.cancel(errClosed)
 	v.work.Wait()
+	release := func() {
+		v.index.Drop()
+		v.o.Pool.Unreserve(stageSize + indexSize(v.most()))
+	}
 	if !v.guard.Await(v.wrote) {
+		go func() { // as long as the device has the writer
+			<-v.wrote
+			release()
+		}()
 		return errors.New("close the volume: its device does not answer")
 	}
-	v.index.Drop()
-	v.o.Pool.Unreserve(stageSize + indexSize(v.most()))
+	release()
 	return v.writer.err
 }
 
@@ -188,6 +205,7 @@ func (v *Volume) State() State {
 func (v *Volume) usable() bool { return v.away.Load() == nil }
 
 func (v *Volume) tell() {
+	v.news.tell()
 	if v.o.Changed != nil {
 		v.o.Changed(v.State())
 	}
@@ -198,15 +216,28 @@ func (v *Volume) hangs(what string, since time.Duration) {
 	v.leave(fmt.Errorf("%s has not come back for %v", what, since))
 }
 
-// leave takes the volume out of use, and begins to try whether it is back.
+// leave takes the volume out of use. From then on it is tried whether it is back.
 func (v *Volume) leave(err error) {
 	if !v.away.CompareAndSwap(nil, &err) {
 		return
 	}
 	v.stats.outages.Add(1)
 	v.tell()
-	if v.ctx.Err() == nil {
-		v.work.Go(v.comeBack)
+	select {
+	case v.gone <- struct{}{}:
+	default:
+	}
+}
+
+// stay brings the volume back into use each time that it went out of it.
+func (v *Volume) stay() {
+	for {
+		select {
+		case <-v.gone:
+			v.comeBack()
+		case <-v.ctx.Done():
+			return
+		}
 	}
 }
 

@@ -136,12 +136,13 @@ const scanWindow = 256 << 10
 
 // Scan finds the records of a segment of so many bytes by their headers, behind the page of the segment's own header.
 // Behind a damaged one it tries each unit; the salt keeps a block's own bytes from passing for a record. read fills
-// whole pages from an offset on. What it reads behind size does not count. An error of read ends the scan.
-func Scan(read func(pages []byte, off int64) error, salt uint64, size int64) ([]Note, error) {
+// whole pages from an offset on. What it reads behind size does not count. An error of read ends the scan. It
+// ends after so many records as most says, too: who does not trust the segment bounds its memory by that.
+func Scan(read func(pages []byte, off int64) error, salt uint64, size int64, most int) ([]Note, error) {
 	var notes []Note
 	window := device.Aligned(scanWindow)
 	var base, have int64
-	for at := int64(PageSize); at < size; {
+	for at := int64(PageSize); at < size && len(notes) < most; {
 		// A header must not be cut by the window's end.
 		if at < base || at+int64(HeaderSize(hearth.BlockSize)) > base+have && base+have < size {
 			base = at &^ (PageSize - 1)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -387,5 +388,5 @@ func (l *Log) scan(f *file, salt uint64, size int64) ([]record.Note, error) {
 			return err
 		}
 		return nil
-	}, salt, size)
+	}, salt, size, math.MaxInt)
 }
