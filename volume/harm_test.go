@@ -195,6 +195,31 @@ func TestABadSectorOfAKnownSegment(t *testing.T) {
 	}
 }
 
+func TestADeviceOfWhichNothingCanBeRead(t *testing.T) {
+	// All reads of a device fail while its segments are learned. That is an outage, and no volume without blocks: once
+	// they can be read, they are there.
+	r := newRig(t, 16, nil)
+	r.mustKeep(1, 1000)
+	r.flush()
+	r.dev.fails(func(op string, _ int64) error {
+		if op == "read" {
+			return unix.EIO
+		}
+		return nil
+	})
+	if err := r.v.Relearn(t.Context()); err != nil || !errors.Is(r.v.State().Away, unix.EIO) {
+		t.Errorf("%v, %+v", err, r.v.State())
+	}
+	for len(r.told) > 0 {
+		<-r.told
+	}
+	r.dev.fails(nil)
+	r.known()
+	if !r.held(1, 1000) {
+		t.Error("a block is lost")
+	}
+}
+
 func TestOneSuperblockThatCannotBeRead(t *testing.T) {
 	// The first superblock lies on a bad sector. The second one serves.
 	r := newRig(t, 4, nil)

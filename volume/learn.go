@@ -72,9 +72,8 @@ func (v *Volume) learnSegment(n uint32) (known, left bool) {
 	switch {
 	case err != nil && (v.ctx.Err() != nil || err == errAway):
 		return false, false
-	case harmed(err): // as much of it is known as there is
-		v.stats.errors.Add(1)
-		return true, false
+	case v.spoiled(err, func(op func() error) error { return v.aside(v.ctx, op) }):
+		return true, false // as much of it is known as there is
 	case err != nil:
 		v.failure(err)
 		return true, false
@@ -85,6 +84,20 @@ func (v *Volume) learnSegment(n uint32) (known, left bool) {
 	}
 	defer func() { <-v.turn }()
 	return true, v.adopt(n, h, notes) && h.salt != 0 && !h.closed && v.owns(n)
+}
+
+// spoiled reports whether an error is of the bytes of a segment alone: the device gives its superblock. If it does not,
+// the volume is taken out of use. run runs the operation.
+func (v *Volume) spoiled(err error, run func(op func() error) error) bool {
+	if !harmed(err) {
+		return false
+	}
+	if err := run(v.same); err != nil {
+		v.leave(err)
+		return false
+	}
+	v.stats.errors.Add(1)
+	return true
 }
 
 // enter takes the turn, unless the volume goes out of use meanwhile: then the writer may hang in its turn.

@@ -81,8 +81,7 @@ func (v *Volume) unchanged(n uint32) (bool, error) {
 	_, err := v.dev.ReadAt(page, v.g.offset(n))
 	v.guard.Writer.Work()
 	s := &v.segments[n]
-	if harmed(err) {
-		v.stats.errors.Add(1)
+	if v.spoiled(err, v.here) {
 		s.learned = false // the others will do
 		return false, nil
 	}
@@ -111,7 +110,7 @@ func (v *Volume) unchanged(n uint32) (bool, error) {
 func (v *Volume) reclaim(errs []error, n uint32) error {
 	w := &v.writer
 	notes, err := v.contents(n)
-	if err != nil && !harmed(err) { // else it has no blocks any more
+	if err != nil && !v.spoiled(err, v.here) { // else it has no blocks any more
 		return err
 	}
 	v.stats.reclaimed.Add(1)

@@ -94,12 +94,12 @@ type Volume struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	outage chan struct{} // capacity 1: the volume went out of use
+	news   news          // told when State changes
 	work   sync.WaitGroup
 	wrote  chan struct{} // closed when the writer has ended
 	reads  sync.Pool     // of *read
 	close  func() error  // end, once
-	gone   chan struct{} // capacity 1: the volume went out of use
-	news   news          // told when State changes
 }
 
 // Attach reads a volume's superblock and begins to learn its blocks' places in the background. The device
@@ -118,11 +118,11 @@ func Attach(d Device, o Options) (*Volume, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{}),
-		gone: make(chan struct{}, 1)}
+	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{})}
 	v.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: v.usable, Hangs: v.hangs})
 	v.reads.New, v.close = v.newRead, sync.OnceValue(v.end)
 	v.ctx, v.cancel = context.WithCancelCause(context.Background())
+	v.outage = make(chan struct{}, 1)
 	go v.guard.LookOut()
 	joined := make(chan geometry, 1) // an abandoned op has room for its result
 	err := v.aside(v.ctx, func() error {
@@ -224,7 +224,7 @@ func (v *Volume) leave(err error) {
 	v.stats.outages.Add(1)
 	v.tell()
 	select {
-	case v.gone <- struct{}{}:
+	case v.outage <- struct{}{}:
 	default:
 	}
 }
@@ -233,7 +233,7 @@ func (v *Volume) leave(err error) {
 func (v *Volume) stay() {
 	for {
 		select {
-		case <-v.gone:
+		case <-v.outage:
 			v.comeBack()
 		case <-v.ctx.Done():
 			return
