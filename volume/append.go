@@ -230,10 +230,8 @@ func (v *Volume) place(errs []error, p placed, data []byte, sums []uint64) error
 func (v *Volume) makeRoom(errs []error, length int) error {
 	w, size := &v.writer, int(record.Size(length))
 	for {
-		if w.open != none && !v.owns(w.open) {
-			if err := errors.Join(v.writeStage(errs), v.closeSegment()); err != nil {
-				return err
-			}
+		if err := v.yield(errs); err != nil {
+			return err
 		}
 		if w.open == none {
 			if err := v.openNext(errs); err != nil {
@@ -328,6 +326,15 @@ func (v *Volume) closeSegment() error {
 	size := int(indexSize(w.count))
 	putIndex(w.index[:size], &w.head, w.count, v.g.segment)
 	return v.writeAt(w.index[:size], n, v.g.segment-int64(size)) // without it the headers of the records tell
+}
+
+// yield closes the open segment if its range is another node's by now. That one may have closed it already, before the
+// last records were there. So this index is made durable at once.
+func (v *Volume) yield(errs []error) error {
+	if w := &v.writer; w.open == none || v.owns(w.open) {
+		return nil
+	}
+	return errors.Join(v.writeStage(errs), v.closeSegment(), v.flushDevice())
 }
 
 // openNext begins a segment anew.

@@ -41,6 +41,7 @@ func (v *Volume) learn() {
 	v.drop(func(_ hearth.ID, p record.Place, state uint32) bool { return !v.current(p, state) })
 	v.reading.Add(-1)
 	v.tell()
+	v.queue.offer(item{do: v.yield})
 	for n := range v.g.count {
 		if left[n] {
 			v.queue.offer(item{do: func([]error) error { return v.closeFor(n) }})

@@ -236,3 +236,32 @@ func TestClosingComesInItsTurn(t *testing.T) {
 	}
 	_ = gone.Close()
 }
+
+func TestTheLastRecordsOfARangeThatMoves(t *testing.T) {
+	// A node joins, takes over a range and closes the segment that the former owner has open. That one learns of it
+	// later, and has written and flushed more blocks meanwhile. It ends without a close then: its blocks are all there.
+	var moved, nobody atomic.Bool
+	r := newRig(t, 4, func(o *Options) { o.Owns = func([16]byte, int) bool { return !moved.Load() } })
+	r.mustKeep(1, 1000)
+	r.flush()
+	x := r.another(func(o *Options) { o.Owns = func([16]byte, int) bool { return !nobody.Load() } })
+	relearn := func(r *rig) {
+		if err := r.v.Relearn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.flush() // behind what learning has asked of the writer
+	}
+	relearn(x)
+	if l, notes, err := x.v.look(0, x.v.here); err != nil || !l.closed || len(notes) != 1 {
+		t.Fatalf("%+v, %d notes, %v", l, len(notes), err)
+	}
+	r.mustKeep(2, 1000)
+	r.flush()
+	moved.Store(true)
+	relearn(r)
+	nobody.Store(true) // closes no segment
+	later := r.another(func(o *Options) { o.Owns = func([16]byte, int) bool { return false } })
+	if n := later.count(1, 3, 1000); n != 2 {
+		t.Errorf("%d of 2 flushed blocks are there", n)
+	}
+}
