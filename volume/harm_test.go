@@ -310,6 +310,7 @@ func TestMemoryIsGivenBackOnceTheWriterIs(t *testing.T) {
 
 func TestLearningLeavesAWriterThatHangs(t *testing.T) {
 	// The writer hangs in a write. Who has the volume learn again waits until that takes it out of use, and no longer.
+	// It stays out of use, once, as long as that lasts.
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 4, func(o *Options) { o.Patience = time.Second })
 		hang := make(chan struct{})
@@ -326,6 +327,10 @@ func TestLearningLeavesAWriterThatHangs(t *testing.T) {
 		defer cancel()
 		if err := r.v.Relearn(ctx); err != nil || r.v.State().Away == nil {
 			t.Errorf("%v, %+v", err, r.v.State())
+		}
+		<-time.After(time.Hour)
+		if n := r.v.Stats().Outages; n != 1 || r.v.State().Away == nil {
+			t.Errorf("%d outages, %+v", n, r.v.State())
 		}
 		close(hang)
 		<-kept

@@ -234,7 +234,12 @@ func (v *Volume) stay() {
 	for {
 		select {
 		case <-v.outage:
-			v.comeBack()
+			select {
+			case v.turn <- struct{}{}: // a writer that hangs still would take it out of use again
+				<-v.turn
+				v.comeBack()
+			case <-v.ctx.Done():
+			}
 		case <-v.ctx.Done():
 			return
 		}
