@@ -44,7 +44,7 @@ type writer struct {
 	err    error // of closing
 
 	unflushed map[uint32]int64 // segments written since the last flush, and from which offset on
-	failed    int              // writes and flushes in a row
+	failed    [2]int           // in a row: writes, flushes
 	lost      error            // why blocks were forgotten since the last Flush that was asked for
 }
 
@@ -397,7 +397,7 @@ func (v *Volume) writeAt(p []byte, segment uint32, off int64) error {
 	}
 	_, err := v.dev.WriteAt(p, v.g.offset(segment)+off)
 	v.guard.Writer.Work()
-	v.noteWrite(err)
+	v.noteWrite(err, false)
 	if err == nil {
 		v.stats.written.Add(int64(len(p)))
 	}
@@ -414,7 +414,7 @@ func (v *Volume) flushDevice() error {
 	err := v.dev.Flush()
 	v.guard.Writer.Work()
 	v.stats.flushes.Add(1)
-	v.noteWrite(err)
+	v.noteWrite(err, true)
 	if err == nil {
 		w.moved = false
 		clear(w.unflushed)
@@ -442,6 +442,7 @@ var errLost = errors.New("the volume has lost what was written since the last fl
 // pause says why a volume takes no writes for now.
 type pause struct {
 	cause error
+	flush bool // flushes fail, not writes
 	until time.Time
 	wait  time.Duration
 }
@@ -455,22 +456,29 @@ func (v *Volume) stopped() error {
 }
 
 // noteWrite notes how a write or a flush went. A device that is read-only, and one that fails some times in a row, is
-// left in peace for a while; it still serves reads.
-func (v *Volume) noteWrite(err error) {
-	p := v.paused.Load()
+// left in peace for a while; it still serves reads. What failed ends that once it succeeds: a full file system flushes
+// what it cannot write.
+func (v *Volume) noteWrite(err error, flush bool) {
+	p, failed := v.paused.Load(), &v.writer.failed[0]
+	if flush {
+		failed = &v.writer.failed[1]
+	}
 	if err == nil {
-		v.writer.failed = 0
-		if p != nil {
+		*failed = 0
+		if p != nil && p.flush == flush {
 			v.paused.Store(nil)
 			v.tell()
 		}
 		return
 	}
 	v.stats.errors.Add(1)
-	if v.writer.failed++; v.writer.failed < failures && p == nil && !errors.Is(err, ErrReadOnly) {
+	if errors.Is(err, errSmaller) {
+		v.leave(fmt.Errorf("%w (the volume needs %d)", err, v.g.size))
+	}
+	if *failed++; *failed < failures && p == nil && !errors.Is(err, ErrReadOnly) {
 		return
 	}
-	next := &pause{cause: err, wait: retryFirst}
+	next := &pause{cause: err, flush: flush, wait: retryFirst}
 	if p != nil {
 		next.wait = min(2*p.wait, retryLast)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,11 +33,17 @@ var (
 	ErrInUse = errors.New("the device is in use")
 )
 
+// readOnly reports whether a device says that it takes no writes.
+func readOnly(d Device) bool {
+	says, ok := d.(interface{ ReadOnly() bool })
+	return ok && says.ReadOnly()
+}
+
 // File is a block device or a plain file, past the page cache where that works.
 type File struct {
 	name     string
 	fd       int
-	size     int64
+	size     atomic.Int64 // as it was last seen
 	block    int
 	plain    bool // not a block device
 	readOnly bool
@@ -106,7 +113,8 @@ func (f *File) measure() error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		f.plain, f.size = true, st.Size
+		f.plain = true
+		f.size.Store(st.Size)
 		return nil
 	case unix.S_IFBLK:
 	default:
@@ -120,12 +128,23 @@ func (f *File) measure() error {
 	if err != nil {
 		return fmt.Errorf("find the block size of volume %s: %w", f.name, err)
 	}
-	f.size, f.block = size, block
+	f.block = block
+	f.size.Store(size)
 	return nil
 }
 
-// Size is the file's or device's size in bytes when it was opened.
-func (f *File) Size() int64 { return f.size }
+// Size is the file's or device's size in bytes now.
+func (f *File) Size() int64 {
+	var st unix.Stat_t
+	if !f.plain {
+		if size, err := unix.Seek(f.fd, 0, io.SeekEnd); err == nil { // reads and writes name their place
+			f.size.Store(size)
+		}
+	} else if unix.Fstat(f.fd, &st) == nil {
+		f.size.Store(st.Size)
+	}
+	return f.size.Load()
+}
 
 // BlockSize is the device's logical block size in bytes, and 4096 for a file.
 func (f *File) BlockSize() int { return f.block }
@@ -140,7 +159,7 @@ func (f *File) ReadAt(p []byte, off int64) (done int, err error) {
 		case err != nil:
 			return done, fmt.Errorf("read volume %s at %d: %w", f.name, off, err)
 		case n == 0:
-			return done, fmt.Errorf("read volume %s at %d: %w", f.name, off, io.ErrUnexpectedEOF)
+			return done, fmt.Errorf("read volume %s at %d: the device ends at %d: %w", f.name, off, f.Size(), errSmaller)
 		}
 		done += n
 	}
@@ -152,8 +171,8 @@ func (f *File) WriteAt(p []byte, off int64) (done int, err error) {
 	if f.readOnly {
 		return 0, fmt.Errorf("write volume %s: %w", f.name, ErrReadOnly)
 	}
-	if off < 0 || off+int64(len(p)) > f.size { // a file would grow
-		return 0, fmt.Errorf("write volume %s at %d: %w", f.name, off, io.ErrShortWrite)
+	if size := f.Size(); off < 0 || off+int64(len(p)) > size { // a file would grow
+		return 0, fmt.Errorf("write volume %s at %d: the device ends at %d: %w", f.name, off, size, errSmaller)
 	}
 	for done < len(p) {
 		n, err := unix.Pwrite(f.fd, p[done:], off+int64(done))

@@ -123,13 +123,17 @@ func TestKernelVolumeIsGoneWithItsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Restart(t)
-	for s := a.Stats().State; s.Away == nil || !errors.Is(s.Away, ErrNoVolume); s = a.Stats().State {
-		<-r.told
-	}
+	r.out(a, ErrNoVolume)
 	if n := r.has(0) + r.count(0); n != 0 {
 		t.Errorf("%d blocks are claimed", n)
 	}
 	if err := r.keep(200, kernelBlock); err == nil || !strings.Contains(err.Error(), ErrNoVolume.Error()) {
 		t.Errorf("keep: %v", err)
+	}
+	r.formatted(a.Address)
+	r.known(a)
+	r.keepAll(200)
+	if err := r.set.Flush(t.Context()); err != nil || r.count(0) != 0 {
+		t.Errorf("formatted anew: %v", err)
 	}
 }

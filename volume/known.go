@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/record"
+	"github.com/hearthfs/hearth/internal/device"
 )
 
 // This file is what a warm-up asks beside a Store: whether it is known what the volumes hold, whether they take a
@@ -96,29 +98,69 @@ func (s *Set) Refuses(id hearth.ID) error {
 	return s.refuses(id)
 }
 
+// errOver is no fault of the volume in a ring: blocks have other owners than before.
+var errOver = errors.New("another node wrote over it")
+
+// ErrUnread means that it is not known whether a volume has a block: it is out of use, or did not give what it has.
+var ErrUnread = errors.New("it could not be read")
+
 // Verify reads a block from each volume that holds it, past the page cache, and compares its checksums. held reports
-// whether one has it whole. An error says what is wrong with a copy: hearth.ErrMiss if it cannot be read. What does
-// not verify is dropped.
+// whether one has it whole. An error says what is wrong with a copy, or why nobody knows whether there is one
+// (ErrUnread). What does not verify is dropped. What another node wrote over is not held.
 func (s *Set) Verify(ctx context.Context, b hearth.Block) (held bool, err error) {
 	var room [MaxVolumes]*Attachment
+	var over error
 	for _, a := range s.held(b.ID(), room[:0]) {
 		v := a.volume.Load()
 		if v == nil {
 			continue
 		}
 		switch whole, wrong := v.verify(ctx, b); {
+		case errors.Is(wrong, errOver):
+			over = fmt.Errorf("volume %s: %w", a.Address, wrong)
 		case wrong != nil:
 			err = errors.Join(err, fmt.Errorf("volume %s: %w", a.Address, wrong))
 		default:
 			held = held || whole
 		}
 	}
-	return held, err
+	if held || err != nil {
+		return held, err
+	}
+	for _, a := range *s.all.Load() { // asked after the blocks: one that left meanwhile is among them
+		v, why := a.volume.Load(), a.why.Load()
+		switch {
+		case v == nil && why != nil:
+			err = errors.Join(err, fmt.Errorf("%w: %w", ErrUnread, *why))
+		case v == nil || v.reading.Load() > 0:
+			err = errors.Join(err, fmt.Errorf("volume %s: %w: its indexes are not read yet", a.Address, ErrUnread))
+		case !v.usable():
+			err = errors.Join(err, fmt.Errorf("volume %s: %w: it is out of use: %w", a.Address, ErrUnread, v.why()))
+		}
+	}
+	if err == nil {
+		err = over
+	}
+	return false, err
 }
+
+// A check asks for much at once, and what waits too long at a slow device looks as if the device hung. So the reads of
+// Verify share this many parts. Each takes as many as the mean time of those before has of patience/128: 16 reads are
+// in flight where one takes 16 ms, and one where it takes an eighth of the patience.
+const verifiers, verifyUnit = 16, 128
 
 // verify reads all of a block, without counting that as a use.
 func (v *Volume) verify(ctx context.Context, b hearth.Block) (held bool, err error) {
-	id := b.ID()
+	parts := max(1, min(verifiers, v.verifyPace.Load()*verifyUnit/int64(v.o.Patience)))
+	if err := v.verifies.Acquire(ctx, parts); err != nil {
+		return false, context.Cause(ctx)
+	}
+	defer v.verifies.Release(parts)
+	id, began := b.ID(), time.Now()
+	defer func() {
+		was := v.verifyPace.Load()
+		v.verifyPace.Store(was + (int64(time.Since(began))-was)/weigh) // of two at once one may be lost
+	}()
 	for range 2 { // a block that moved meanwhile is looked up again
 		p, ok := v.find(id, 0)
 		if !ok || int(p.Length) != b.Len() {
@@ -134,8 +176,31 @@ func (v *Volume) verify(ctx context.Context, b hearth.Block) (held bool, err err
 		}
 		if _, ok := v.index.Remove(id, &p); ok {
 			v.stats.lost.Add(1)
+			if other := v.overwritten(p.Slot); other != nil {
+				return false, other
+			}
 			return false, fmt.Errorf("block %v in segment %d: %w", id, p.Slot, err)
 		}
 	}
 	return false, nil
+}
+
+// overwritten is errOver if another node has begun a segment anew since this one read it.
+func (v *Volume) overwritten(n uint32) error {
+	page := device.Aligned(pageSize) // the operation's, if it is abandoned
+	err := v.aside(v.ctx, func() error {
+		_, err := v.dev.ReadAt(page, v.g.offset(n))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnread, err)
+	}
+	h, ok := parseHeader(page)
+	if !ok || h.volume != v.g.volume || h.segment != n || h.salt == v.segments[n].salt.Load() {
+		return nil
+	}
+	if h.node != v.o.Node {
+		v.stats.strangers.Add(1)
+	}
+	return errOver
 }

@@ -243,6 +243,9 @@ func (a Address) portals(ctx context.Context, o nvmetcp.Options) (all []string, 
 // Namespace is a Device over NVMe/TCP.
 type Namespace struct{ *nvmetcp.Namespace }
 
+// ReadOnly reports whether the target protects the namespace from writes.
+func (n Namespace) ReadOnly() bool { return n.Stats().ReadOnly }
+
 // WriteAt is nvmetcp's. The error is ErrReadOnly if the target protects the namespace.
 func (n Namespace) WriteAt(p []byte, off int64) (int, error) {
 	done, err := n.Namespace.WriteAt(p, off)

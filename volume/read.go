@@ -88,6 +88,9 @@ func (v *Volume) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 			v.stats.hitBytes.Add(int64(n))
 			return view, nil
 		}
+		if errors.Is(err, ErrUnread) {
+			return nil, hearth.ErrMiss
+		}
 		if !errors.Is(err, record.ErrMismatch) {
 			return nil, err
 		}
@@ -98,7 +101,7 @@ func (v *Volume) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 	return nil, hearth.ErrMiss
 }
 
-// read reads a range of the block at a place.
+// read reads a range of the block at a place. The error is ErrUnread if the device did not give it.
 func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n int) (*hearth.View, error) {
 	s := &v.segments[p.Slot]
 	salt := s.salt.Load() // before the bytes: later ones do not verify
@@ -113,7 +116,7 @@ func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, hearth.ErrMiss
+		return nil, fmt.Errorf("%w: %w", ErrUnread, v.why())
 	}
 	err = r.err
 	r.view, r.err = nil, nil
@@ -121,7 +124,7 @@ func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n 
 	defer view.Release()
 	if err != nil {
 		v.failure(err)
-		return nil, hearth.ErrMiss
+		return nil, fmt.Errorf("%w: %w", ErrUnread, err)
 	}
 	v.failed.Store(0)
 	v.stats.read.Add(int64(plan.Len()))

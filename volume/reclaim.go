@@ -101,6 +101,9 @@ func (v *Volume) unchanged(n uint32) (bool, error) {
 	if h.salt == s.salt.Load() {
 		return true, nil
 	}
+	if h.node != v.o.Node && h.generation >= s.generation {
+		v.stats.strangers.Add(1)
+	}
 	s.generation, s.began = h.generation, max(h.began, s.began+1) // whatever another clock says, it is younger
 	s.salt.Store(h.salt)
 	return false, nil
@@ -121,7 +124,7 @@ func (v *Volume) reclaim(errs []error, n uint32) error {
 		if !held || at != p {
 			continue
 		}
-		if w.open != none && w.failed == 0 && record.Size(int(x.Length)) <= left && v.index.State(x.ID)&hit != 0 && v.move(errs, x, p) {
+		if w.open != none && w.failed[0] == 0 && record.Size(int(x.Length)) <= left && v.index.State(x.ID)&hit != 0 && v.move(errs, x, p) {
 			left -= record.Size(int(x.Length))
 			continue
 		}

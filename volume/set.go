@@ -26,6 +26,8 @@ var (
 	errNone      = errors.New("no volume is attached: attach one by hearth volume attach, or name it in volumes: of the configuration")
 	errDetached  = errors.New("it was detached")
 	errSameTwice = errors.New("the same volume is attached already")
+	// ErrAttaching is the reason why a volume is not attached before the first attempt has ended.
+	ErrAttaching = errors.New("it is being attached")
 )
 
 // SetOptions say what a node does with its volumes.
@@ -46,6 +48,8 @@ type Spec struct {
 	Address Address
 	// SecretFile has this host's key for DH-HMAC-CHAP. It is read at each connection. "" means none.
 	SecretFile string
+	// Once ends the attachment if the first attempt fails: Tried has the reason, and Told is not called.
+	Once bool
 }
 
 // Open opens the device, with the secret of SecretFile.
@@ -80,7 +84,7 @@ type Attachment struct {
 	pace   atomic.Int64          // mean time of a read, in ns, as if it had no bytes
 	cancel context.CancelCauseFunc
 	tried  chan struct{} // closed after the first attempt
-	anew   chan struct{} // capacity 1: the target was reached anew
+	anew   chan struct{} // capacity 1: the target was reached anew, or has changed the namespace
 	ended  chan struct{}
 }
 
@@ -174,20 +178,30 @@ func (a *Attachment) run(ctx context.Context) {
 	defer close(a.ended)
 	tried := sync.OnceFunc(func() { close(a.tried) })
 	defer tried()
+	once := a.Once
 	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
 		dev, v, err := a.attach(ctx)
 		if err != nil {
-			a.fails(err)
+			a.fails(err, !once)
 		}
 		tried()
+		if err != nil && once {
+			return
+		}
 		if err == nil {
+			once, wait = false, retryFirst
 			a.why.Store(nil)
 			a.set.o.Told(a)
-			a.watch(ctx, v)
+			gone := a.watch(ctx, v)
+			if gone != nil { // before it is not attached
+				a.why.Store(&gone)
+			}
 			a.volume.Store(nil)
-			err = v.Close()
-			a.end(dev, err)
-			return
+			a.end(dev, v.Close())
+			if gone == nil {
+				return
+			}
+			a.set.o.Told(a)
 		}
 		select {
 		case <-time.After(wait):
@@ -197,21 +211,25 @@ func (a *Attachment) run(ctx context.Context) {
 	}
 }
 
-// watch looks whether the volume is still there each time its target was reached anew, until ctx is done.
-func (a *Attachment) watch(ctx context.Context, v *Volume) {
+// watch looks whether the volume is still there each time its target was reached anew or has changed it. It returns
+// why the volume is there no more: then its device is let go, so that somebody can format it, and what he makes is
+// attached. nil means that ctx is done.
+func (a *Attachment) watch(ctx context.Context, v *Volume) error {
 	for {
 		select {
 		case <-a.anew:
 			v.check(ctx)
+		case <-v.gone:
+			return fmt.Errorf("volume %s: %w", a.Address, v.why())
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }
 
 // fails notes why the volume is not attached.
-func (a *Attachment) fails(err error) {
-	if old := a.why.Swap(&err); old == nil || (*old).Error() != err.Error() {
+func (a *Attachment) fails(err error, tell bool) {
+	if old := a.why.Swap(&err); tell && (old == nil || (*old).Error() != err.Error()) {
 		a.set.o.Told(a)
 	}
 }
@@ -247,12 +265,14 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 		}
 	}
 	with := Access{HostID: o.Node}
-	with.Events.Connected = func(string) {
+	anew := func() {
 		select {
 		case a.anew <- struct{}{}:
 		default:
 		}
 	}
+	with.Events.Connected = func(string) { anew() }
+	with.Events.Changed = func(int64, bool) { anew() }
 	dev, err := a.Spec.Open(ctx, with)
 	if err != nil {
 		return nil, nil, err
@@ -553,7 +573,7 @@ func (a *Attachment) Stats() AttachmentStats {
 	}
 	v := a.volume.Load()
 	if v == nil {
-		s.Why = errors.New("it is being attached")
+		s.Why = ErrAttaching
 		if why := a.why.Load(); why != nil {
 			s.Why = *why
 		}

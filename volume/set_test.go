@@ -74,6 +74,13 @@ func (r *setRig) make(name string) *Attachment {
 	if err != nil {
 		r.Fatal(err)
 	}
+	r.formatted(address)
+	return r.attach(name)
+}
+
+// formatted makes a volume on what lies at an address.
+func (r *setRig) formatted(address Address) {
+	r.Helper()
 	dev, err := address.Open(r.Context(), Access{})
 	if err != nil {
 		r.Fatal(err)
@@ -82,7 +89,6 @@ func (r *setRig) make(name string) *Attachment {
 		r.Fatal(err)
 	}
 	_ = dev.Close() // MakeVolume has flushed
-	return r.attach(name)
 }
 
 // attach attaches a volume, and waits until it is known.
@@ -486,7 +492,8 @@ func TestWhatVolumesHaveRoomFor(t *testing.T) {
 
 func TestANamespaceThatComesBackEmpty(t *testing.T) {
 	// A target that keeps its namespace in memory is restarted. No read asked for anything since. The volume says
-	// that it is gone, and takes no block that a flush would promise. With its content it is in use again.
+	// that it is gone, and takes no block that a flush would promise. With its content it is in use again. Emptied once
+	// more, and formatted anew by somebody for this cluster, it is taken by itself; for another cluster it is not.
 	memory := fakenvmet.NewMemory(64 << 20)
 	target, err := fakenvmet.New(fakenvmet.Options{Namespaces: []fakenvmet.NamespaceOptions{{Size: 64 << 20, Backing: memory}}})
 	if err != nil {
@@ -509,9 +516,7 @@ func TestANamespaceThatComesBackEmpty(t *testing.T) {
 	if err := target.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	for !errors.Is(a.Stats().State.Away, ErrNoVolume) {
-		<-r.told
-	}
+	r.out(a, ErrNoVolume)
 	if err := r.keep(2, 5000); err == nil || !strings.Contains(err.Error(), ErrNoVolume.Error()) {
 		t.Errorf("keep: %v", err)
 	}
@@ -521,10 +526,56 @@ func TestANamespaceThatComesBackEmpty(t *testing.T) {
 	if _, err := memory.WriteAt(content, 0); err != nil {
 		t.Fatal(err)
 	}
-	for a.Stats().State.Away != nil {
-		<-r.told
-	}
+	r.known(a)
 	for !r.held(1, 5000) {
 		<-r.told
+	}
+	for _, c := range []struct {
+		cluster [16]byte
+		out     error
+	}{{[16]byte{7}, ErrForeign}, {cluster, nil}} {
+		before := a.Stats().Info.ID
+		target.Kill()
+		blank := fakeBlank{memory}
+		if _, err := blank.WriteAt(make([]byte, 64<<20), 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := MakeVolume(blank, FormatOptions{Cluster: c.cluster, Segment: minSegment}); err != nil {
+			t.Fatal(err)
+		}
+		if err := target.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		if c.out != nil {
+			r.out(a, c.out)
+			continue
+		}
+		r.known(a)
+		if a.Stats().Info.ID == before || r.held(1, 5000) {
+			t.Error("the volume of before")
+		}
+		if err := errors.Join(r.keep(3, 5000), r.set.Flush(t.Context())); err != nil || !r.held(3, 5000) {
+			t.Error(err)
+		}
+	}
+}
+
+// fakeBlank is the Device below a target that is down.
+type fakeBlank struct{ *fakenvmet.Memory }
+
+func (fakeBlank) Flush() error               { return nil }
+func (fakeBlank) Discard(off, n int64) error { return nil }
+func (fakeBlank) Size() int64                { return 64 << 20 }
+func (fakeBlank) BlockSize() int             { return 512 }
+
+// out waits until the volume is out of use for a reason.
+func (r *setRig) out(a *Attachment, why error) {
+	r.Helper()
+	for s := a.Stats(); !errors.Is(s.Why, why) && !errors.Is(s.State.Away, why); s = a.Stats() {
+		select {
+		case <-r.told:
+		case <-time.After(time.Minute):
+			r.Fatalf("not %v, but %v, %v", why, s.Why, s.State.Away)
+		}
 	}
 }

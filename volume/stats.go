@@ -1,13 +1,16 @@
 package volume
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 type counters struct {
 	hits, hitBytes, misses, lost            atomic.Int64
 	read, written                           atomic.Int64
 	appended, appendedBytes, moved, dropped atomic.Int64
 	reclaimed, flushes, errors, outages     atomic.Int64
-	unindexed                               atomic.Int64
+	unindexed, strangers                    atomic.Int64
 }
 
 // Stats are a volume's figures since it was attached.
@@ -30,6 +33,12 @@ type Stats struct {
 	Unindexed int64
 	// Queued are bytes that wait to be written.
 	Queued int64
+	// Strangers counts how often a segment was found that another node had begun anew. In a ring that happens when
+	// blocks get other owners.
+	Strangers int64
+	// Waited is how long operations have waited for the device in the last 10 s. It is 0 unless they waited for half
+	// of Options.Patience, or almost, again and again.
+	Waited time.Duration
 }
 
 // Stats returns the present figures.
@@ -42,5 +51,6 @@ func (v *Volume) Stats() Stats {
 		Appended: c.appended.Load(), AppendedBytes: c.appendedBytes.Load(), Moved: c.moved.Load(), Dropped: c.dropped.Load(),
 		Reclaimed: c.reclaimed.Load(), Flushes: c.flushes.Load(), Errors: c.errors.Load(), Outages: c.outages.Load(),
 		Unindexed: c.unindexed.Load(), Queued: v.queue.bytes(),
+		Strangers: c.strangers.Load(), Waited: v.guard.Waited(),
 	}
 }

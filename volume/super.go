@@ -22,7 +22,8 @@ var (
 	// ErrForeign means that a volume belongs to another cluster.
 	ErrForeign = errors.New("the volume belongs to another cluster")
 	// ErrNewer means that a newer version of Hearth wrote a volume.
-	ErrNewer = errors.New("a newer version of Hearth wrote the volume: update this one")
+	ErrNewer   = errors.New("a newer version of Hearth wrote the volume: update this one")
+	errSmaller = errors.New("it was made smaller")
 	// ErrTaken means that a device holds something already.
 	ErrTaken = errors.New("the device is not empty")
 )
@@ -76,18 +77,13 @@ func MakeVolume(d Device, o FormatOptions) (Info, error) {
 	if d.BlockSize() > pageSize {
 		return Info{}, fmt.Errorf("the device has blocks of %d bytes: at most %d", d.BlockSize(), pageSize)
 	}
-	readOnly := false
-	switch d := d.(type) {
-	case Namespace:
-		readOnly = d.Stats().ReadOnly
-	case *File:
+	if d, ok := d.(*File); ok {
 		if err := d.own(); err != nil {
 			return Info{}, err
 		}
 		defer d.share()
-		readOnly = d.readOnly
 	}
-	if readOnly {
+	if readOnly(d) {
 		return Info{}, ErrReadOnly
 	}
 	if held := Holds(d); held != "" && !o.Force {
@@ -180,7 +176,7 @@ func look(d Device) (g geometry, err error) {
 		case ok && g.format > Format:
 			return g, fmt.Errorf("%w (its format is %d, and this version knows %d)", ErrNewer, g.format, Format)
 		case ok && g.size > d.Size():
-			return g, fmt.Errorf("the volume has %d bytes, and its device only %d: it was made smaller", g.size, d.Size())
+			return g, fmt.Errorf("the device ends at %d, and the volume needs %d: %w", d.Size(), g.size, errSmaller)
 		case ok:
 			return g, nil
 		}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/device"
@@ -15,6 +17,8 @@ import (
 
 const (
 	defaultQueue = 16 << 20
+	// defaultPatience is that of internal/device.
+	defaultPatience = 2 * time.Second
 	// maxLeft bounds the operations that were abandoned on a device that does not answer.
 	maxLeft = 64
 	// failures in a row of reads take a volume out of use, those of writes end writing. Then it is tried
@@ -87,6 +91,9 @@ type Volume struct {
 	reading atomic.Int32 // how many times the indexes are or will be read; 0: they have been
 	failed  atomic.Int32 // reads in a row
 
+	verifies   *semaphore.Weighted // of verifiers
+	verifyPace atomic.Int64        // mean time of a read of Verify, in ns
+
 	learning sync.Mutex    // held while the indexes are read
 	turn     chan struct{} // capacity 1; whoever has put into it may change segments and owns writer
 	writer   writer
@@ -99,6 +106,8 @@ type Volume struct {
 	work   sync.WaitGroup
 	wrote  chan struct{} // closed when the writer has ended
 	reads  sync.Pool     // of *read
+	gone   chan struct{} // closed once the device has another volume, or none: away says which
+	lose   func()        // closes gone, once
 	close  func() error  // end, once
 }
 
@@ -118,7 +127,13 @@ func Attach(d Device, o Options) (*Volume, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{})}
+	if o.Patience <= 0 {
+		o.Patience = defaultPatience
+	}
+	v := &Volume{dev: d, o: o, index: record.NewIndex(o.Pool), turn: make(chan struct{}, 1), wrote: make(chan struct{}), gone: make(chan struct{}),
+		verifies: semaphore.NewWeighted(verifiers)}
+	v.verifyPace.Store(int64(o.Patience)) // nothing is known of it
+	v.lose = sync.OnceFunc(func() { close(v.gone) })
 	v.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: v.usable, Hangs: v.hangs})
 	v.reads.New, v.close = v.newRead, sync.OnceValue(v.end)
 	v.ctx, v.cancel = context.WithCancelCause(context.Background())
@@ -143,6 +158,9 @@ func Attach(d Device, o Options) (*Volume, error) {
 		v.cancel(err)
 		v.guard.Close()
 		return nil, fmt.Errorf("attach the volume: %w", err)
+	}
+	if readOnly(d) {
+		v.paused.Store(v.protected())
 	}
 	v.segments = make([]segment, v.g.count)
 	v.writer.begin(v)
@@ -223,6 +241,10 @@ func (v *Volume) leave(err error) {
 	}
 	v.stats.outages.Add(1)
 	v.tell()
+	if isGone(err) {
+		v.lose()
+		return
+	}
 	select {
 	case v.outage <- struct{}{}:
 	default:
@@ -246,12 +268,33 @@ func (v *Volume) stay() {
 	}
 }
 
-// check takes the volume out of use if its device has another one now, or none: a target that keeps its namespace in
-// memory comes back empty, and then a flush would promise what nobody finds again.
+// check takes the volume out of use if its device has another one now, none, or only a part of it: a target that keeps
+// its namespace in memory comes back empty, and then a flush would promise what nobody finds again. It notes whether
+// the device says that it takes writes.
 func (v *Volume) check(ctx context.Context) {
-	if err := v.aside(ctx, v.same); errors.Is(err, ErrNoVolume) || errors.Is(err, ErrForeign) || errors.Is(err, ErrNewer) || errors.Is(err, errOther) {
+	err := v.aside(ctx, v.same)
+	if isGone(err) || errors.Is(err, errSmaller) {
 		v.leave(err)
 	}
+	if err != nil {
+		return
+	}
+	p, locked := v.paused.Load(), readOnly(v.dev)
+	if locked && p == nil && v.paused.CompareAndSwap(nil, v.protected()) ||
+		!locked && p != nil && errors.Is(p.cause, ErrReadOnly) && v.paused.CompareAndSwap(p, nil) {
+		v.tell()
+	}
+}
+
+// protected is the pause of writes to a device that says that it takes none. It is tried all the same, in case that
+// nobody tells of the change.
+func (v *Volume) protected() *pause {
+	return &pause{cause: ErrReadOnly, until: v.o.Now().Add(retryLast), wait: retryLast}
+}
+
+// isGone reports whether an error of same means that the volume is there no more. It does not come back by itself.
+func isGone(err error) bool {
+	return errors.Is(err, ErrNoVolume) || errors.Is(err, ErrForeign) || errors.Is(err, ErrNewer) || errors.Is(err, errOther)
 }
 
 // same reads the superblock, and reports whether it is this volume's.
@@ -263,7 +306,7 @@ func (v *Volume) same() error {
 	return err
 }
 
-var errOther = errors.New("another volume is there now: detach this one")
+var errOther = errors.New("another volume is there now")
 
 // comeBack tries whether the device answers again, with the same volume on it.
 func (v *Volume) comeBack() {
@@ -274,7 +317,13 @@ func (v *Volume) comeBack() {
 			return
 		}
 		if err := v.try(v.same); err != nil {
-			v.away.Store(&err)
+			if old := v.away.Swap(&err); (*old).Error() != err.Error() {
+				v.tell()
+			}
+			if isGone(err) {
+				v.lose()
+				return
+			}
 			continue
 		}
 		v.failed.Store(0)
@@ -310,12 +359,22 @@ func (v *Volume) try(op func() error) error {
 	}
 }
 
+// why says why the device cannot be asked.
+func (v *Volume) why() error {
+	if err := v.away.Load(); err != nil {
+		return *err
+	}
+	return errAway
+}
+
 var errAway = errors.New("the volume's device does not answer")
 
 // failure counts a read that failed, and takes the volume out of use after some in a row.
 func (v *Volume) failure(err error) {
 	v.stats.errors.Add(1)
-	if v.failed.Add(1) >= failures {
+	if errors.Is(err, errSmaller) { // others lie behind the end, too
+		v.leave(fmt.Errorf("%w (the volume needs %d)", err, v.g.size))
+	} else if v.failed.Add(1) >= failures {
 		v.leave(err)
 	}
 }
