@@ -152,6 +152,44 @@ func TestACheckOfAVolumeReadsIt(t *testing.T) {
 	}
 }
 
+func TestACheckOfAVolumeThatIsCutShort(t *testing.T) {
+	// The volume's file loses its end, and a check begins. What it cannot look at is called missing or corrupt
+	// nowhere, and the volume and the reason are named. Once the file is whole again, without what was behind its
+	// end, the check finds that.
+	objects, sum := setOf()
+	vol := volumeFile(t, 64<<20, config.Membership{})
+	n := start(t, bucket(t, objects), both(withDisk(filepath.Join(t.TempDir(), "cache"), 64<<20), withVolumes(vol)))
+	c := client(t, n)
+	if v := ended(t, c, warmup.Request{Targets: []string{"/set"}, ToVolume: true}, ""); v.State != warmup.Done {
+		t.Fatalf("%s %s", v.State, v.Error)
+	}
+	if err := os.Truncate(vol, 6<<20); err != nil {
+		t.Fatal(err)
+	}
+	x := ended(t, c, warmup.Request{Targets: []string{"/set"}, Check: true, ToVolume: true}, "")
+	says := x.Error
+	for _, s := range x.Samples {
+		if says = s.Cause; s.What != "unread" || strings.Contains(s.Cause, "not held") {
+			t.Errorf("%+v", s)
+		}
+	}
+	if k := x.Checked; x.State != warmup.Partly && x.State != warmup.Failed || k.Missing.Files+k.Corrupt.Files != 0 || !strings.Contains(says, "volume "+vol) || !strings.Contains(says, "made smaller") {
+		t.Errorf("%s %s: %+v, %q", x.State, x.Error, x.Checked, says)
+	}
+	x = ended(t, c, warmup.Request{Targets: []string{"/set"}, Check: true, ToVolume: true}, "")
+	if x.State != warmup.Failed || x.Kind != string(admin.KindRefused) || !strings.HasPrefix(x.Error, "the volumes cannot be checked: volume "+vol) {
+		t.Errorf("a volume out of use: %s %s", x.State, x.Error)
+	}
+	if err := os.Truncate(vol, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	learned(t, n)
+	x = ended(t, c, warmup.Request{Targets: []string{"/set"}, Check: true, ToVolume: true}, "")
+	if k := x.Checked; x.State != warmup.Partly || k.Unread.Files != 0 || k.Whole.Files == 0 || k.Corrupt.Files+k.Missing.Files == 0 || k.Whole.Bytes >= sum.Bytes {
+		t.Errorf("whole again: %s %s, %+v", x.State, x.Error, x.Checked)
+	}
+}
+
 func TestWarmUpToVolumeThatIsRefused(t *testing.T) {
 	// Nothing is kept without a volume, nor of a set that is larger than the volume: what was there stays. Pins and
 	// names alone are wrong use. A volume that cannot be had is named.

@@ -117,6 +117,8 @@ type Counters struct {
 	NotKept  Tally `json:"not_kept"`
 	Failed   Tally `json:"failed"`
 	Archived Tally `json:"archived"`
+	// Unread is of checks alone: it could not be looked at.
+	Unread Tally `json:"unread,omitzero"`
 }
 
 // Add adds other counters.
@@ -129,7 +131,7 @@ func (c *Counters) Add(x *Counters) {
 // Sum is all categories together.
 func (c *Counters) Sum() Tally {
 	var sum Tally
-	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed, c.Archived} {
+	for _, t := range []Tally{c.Done, c.Present, c.Changed, c.Vanished, c.NotKept, c.Failed, c.Archived, c.Unread} {
 		sum.Add(t)
 	}
 	return sum
@@ -140,6 +142,7 @@ func (c *Counters) Never() Tally {
 	never := c.NotKept
 	never.Add(c.Failed)
 	never.Add(c.Archived)
+	never.Add(c.Unread)
 	return never
 }
 
@@ -198,14 +201,16 @@ func (p *Part) Replace(verdict int) {
 	p.Bytes, p.Verdict, p.Replaced = Counters{}, verdict, true
 }
 
-// Checked is what a check has found. Whole, Missing, Corrupt and Changed together are all
-// that the listing has. Vanished are names that were known and are not in the listing.
+// Checked is what a check has found. Whole, Missing, Corrupt, Changed and Unread together are
+// all that the listing has. Vanished are names that were known and are not in the listing.
 type Checked struct {
 	Whole    Tally `json:"whole"`
 	Missing  Tally `json:"missing"`
 	Corrupt  Tally `json:"corrupt"`
 	Changed  Tally `json:"changed"`
 	Vanished Tally `json:"vanished"`
+	// Unread could not be looked at, so that nobody knows what of it is there.
+	Unread Tally `json:"unread,omitzero"`
 	// Damaged counts damaged files of the disk tier that belong to no object.
 	Damaged int64 `json:"damaged_files"`
 	// Buffered counts blocks read through the page cache, since the file system refuses
@@ -219,14 +224,14 @@ type Checked struct {
 
 // Bad reports whether the check found anything wrong.
 func (c *Checked) Bad() bool {
-	return c != nil && c.Missing.Files+c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Damaged > 0
+	return c != nil && c.Missing.Files+c.Corrupt.Files+c.Changed.Files+c.Vanished.Files+c.Unread.Files+c.Damaged > 0
 }
 
 // Sample is one file that is not present, and why.
 type Sample struct {
 	Path  string `json:"path"`
 	Cause string `json:"cause"`
-	// What is the verdict of a check: missing, corrupt, changed or vanished. It is
+	// What is the verdict of a check: missing, corrupt, changed, vanished or unread. It is
 	// damaged for a file of the cache itself.
 	What string `json:"what,omitempty"`
 }
@@ -251,12 +256,13 @@ const (
 	wasNotKept
 	wasFailed
 	wasArchived
+	wasUnread
 	verdicts // how many there are
 )
 
 // Of is the category of a verdict.
 func (c *Counters) Of(verdict int) *Tally {
-	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed, &c.Archived}[verdict]
+	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed, &c.Archived, &c.Unread}[verdict]
 }
 
 // Refusal says why something is not done, with the cure. It is fs.ErrPermission.

@@ -34,10 +34,13 @@ type Pace func(ctx context.Context, n int64) error
 // Verdict is what a check found of some blocks, in bytes.
 type Verdict struct {
 	// Whole bytes are on disk as they were written. Corrupt bytes are there but differ.
-	// Missing bytes are not there or cannot be read. Cause is the first cause of the
+	// Missing bytes are not there, or cannot be read from a disk. Cause is the first cause of the
 	// worst; "" means that all is whole.
 	Whole, Missing, Corrupt int64
 	Cause                   string
+	// Unread bytes could not be looked at, for the reason Unable: nobody knows whether they are there.
+	Unread int64
+	Unable string
 	// Read bytes were compared. Buffered counts blocks read through the page cache, which
 	// had been dropped before.
 	Read, Buffered int64

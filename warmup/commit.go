@@ -86,12 +86,19 @@ func (c *commit) take(ctx context.Context, it *item) error {
 		return context.Cause(ctx) // the step was cut short, and is repeated
 	}
 	c.pending = append(c.pending, it)
-	if !it.ref.broken && (it.out.failed == 0 || it.out.stale || c.job.rec.Check) {
+	broken := it.out.failed > 0 && !it.out.stale
+	if c.job.rec.Check { // what is corrupt is a finding
+		broken = it.out.unread > 0
+	}
+	if !it.ref.broken && !broken {
 		c.failed = 0
 	} else if c.failed++; c.failed == brokenAfter {
 		c.pending = c.pending[:max(0, len(c.pending)-brokenAfter)]
 		if err := c.checkpoint(ctx); err != nil {
 			return err
+		}
+		if it.out.unread > 0 {
+			return &failure{kindFailed, "64 times in a row the check could not look: " + it.out.unable}
 		}
 		return brokenOff(it.out.cause + it.ref.absent)
 	}

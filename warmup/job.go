@@ -107,6 +107,8 @@ func (j *job) learn(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case err != nil && j.rec.Check:
+		return &failure{kindRefused, "the volumes cannot be checked: " + err.Error()}
 	case err != nil:
 		return &failure{kindRefused, "nothing can be kept on volumes: " + err.Error()}
 	}

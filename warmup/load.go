@@ -27,6 +27,8 @@ type outcome struct {
 	n                        int64
 	buffered                 int64  // blocks that a check read through the page cache
 	cause                    string // why bytes were not kept or failed
+	unread                   int64  // could not be looked at by a check
+	unable                   string // why
 }
 
 // well reports whether all blocks should be held now.

@@ -3,6 +3,7 @@ package warmup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"sync"
@@ -200,6 +201,50 @@ func TestWhatVolumesDoNotTake(t *testing.T) {
 	v.none = errors.New("volume x is away")
 	if x := w.over(w.volume(Request{})); x.State != Failed || x.Kind != kindRefused || !strings.Contains(x.Error, "volume x is away") {
 		t.Errorf("%s %s", x.State, x.Error)
+	}
+}
+
+// unread is a Checker that cannot look at some files.
+type unread struct {
+	fakeChecker
+	which func(key string) bool
+}
+
+func (u *unread) Verify(ctx context.Context, o *hearth.Object, first, n int64, pace Pace) (v Verdict) {
+	if !u.which(o.Key) {
+		return u.fakeChecker.Verify(ctx, o, first, n, pace)
+	}
+	for i := first; i < first+n; i++ {
+		v.Unread += int64(o.Block(i).Len())
+	}
+	v.Unable = "volume x is out of use"
+	return v
+}
+
+func TestACheckThatCannotLook(t *testing.T) {
+	// A file that a check could not look at is neither missing nor corrupt: it is a category of its own, with the
+	// reason, and the check does not end well. Where it cannot look again and again it ends, with the reason.
+	w := newWorld(t)
+	for i := range 200 {
+		w.bucket.put(fmt.Sprintf("f%03d", i), "e", 1000)
+	}
+	v := w.withVolumes(fakeRoom(1 << 30))
+	checker := &unread{fakeChecker: fakeChecker{w: w, bad: map[string]bool{}}, which: func(key string) bool { return key == "f007" }}
+	w.volumes.Checker = checker
+	w.open()
+	if x := w.over(w.volume(Request{})); x.State != Done {
+		t.Fatalf("%s %s", x.State, x.Error)
+	}
+	w.keeper.blocks = v.blocks // which the fake checker looks at
+	x := w.over(w.volume(Request{Check: true}))
+	want := Sample{Path: "/f007", What: isUnread, Cause: "volume x is out of use"}
+	if c := x.Checked; x.State != Partly || c.Unread != (Tally{Files: 1, Bytes: 1000}) || c.Whole.Files != 199 || c.Missing.Files+c.Corrupt.Files != 0 || len(x.Samples) != 1 || x.Samples[0] != want {
+		t.Errorf("%s %s: %+v, %+v", x.State, x.Error, x.Checked, x.Samples)
+	}
+	checker.which = func(string) bool { return true }
+	x = w.over(w.volume(Request{Check: true}))
+	if c := x.Checked; x.State != Failed || !strings.HasSuffix(x.Error, "could not look: volume x is out of use") || c.Missing.Files+c.Corrupt.Files != 0 {
+		t.Errorf("%s %s: %+v", x.State, x.Error, x.Checked)
 	}
 }
 

@@ -35,6 +35,7 @@ const (
 	isCorrupt  = "corrupt"
 	isChanged  = "changed"
 	isVanished = "vanished"
+	isUnread   = "unread"
 	isDamaged  = "damaged"
 )
 
@@ -194,6 +195,7 @@ func (j *job) verify(ctx context.Context, it *item, p *GatePass) (out outcome, r
 	}
 	v := j.checking.checker.Verify(ctx, o, it.first, it.n, pace)
 	out.held, out.notKept, out.failed, out.cause, out.buffered = v.Whole, v.Missing, v.Corrupt, v.Cause, v.Buffered
+	out.unread, out.unable = v.Unread, v.Unable
 	return out, v.Read
 }
 
@@ -238,6 +240,9 @@ func (c *commit) tally(it *item) {
 		if out.notKept > 0 {
 			add(wasNotKept, out.notKept, isMissing, out.cause)
 		}
+		if out.unread > 0 {
+			add(wasUnread, out.unread, isUnread, out.unable)
+		}
 	}
 	if it.last {
 		r.whole(part)
@@ -274,7 +279,7 @@ func (j *job) saveCheck() {
 		j.engine.told("what a check finds cannot be kept", fmt.Errorf("job %s: %w", r.ID, err))
 	}
 	c, k := r.Checked, &r.Counters
-	r.Checked = &Checked{Whole: k.Present, Missing: k.NotKept, Corrupt: k.Failed, Changed: k.Changed, Vanished: k.Vanished,
+	r.Checked = &Checked{Whole: k.Present, Missing: k.NotKept, Corrupt: k.Failed, Changed: k.Changed, Vanished: k.Vanished, Unread: k.Unread,
 		Damaged: c.Damaged, Buffered: c.Buffered, Logged: size, Unlogged: c.Unlogged}
 }
 

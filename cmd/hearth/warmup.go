@@ -46,7 +46,8 @@ func warmupCommand() *cobra.Command {
 			"With --check nothing is loaded: every byte is read from the device, past the page cache, and compared\n" +
 			"with its checksum, and names with a fresh listing. What is missing, corrupt, changed or vanished is\n" +
 			"named (the first 20 of each; all with -o jsonl), and the exit code is 3.\n" +
-			"With --to-volume all of that is about the node's volumes, in the place of its disk cache.",
+			"With --to-volume all of that is about the node's volumes, in the place of its disk cache. A check\n" +
+			"names as unread what a volume did not give, so that nobody knows whether it is there.",
 		Example: "  hearth warmup /\n  hearth warmup --check /",
 		Args:    cobra.ArbitraryArgs,
 	}

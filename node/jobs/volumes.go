@@ -50,9 +50,7 @@ type volumeChecker struct {
 // Verify implements warmup.Checker.
 func (c volumeChecker) Verify(ctx context.Context, o *hearth.Object, first, n int64, pace warmup.Pace) (v warmup.Verdict) {
 	why, lost, bad := "on no volume", 0, ""
-	if err := c.of.Known(ctx); err != nil {
-		why = err.Error()
-	}
+	_ = c.of.Known(ctx) // of what cannot be used Verify says so
 	if !o.Cacheable() {
 		why = "it has no strong ETag, so that no tier keeps it"
 	}
@@ -74,6 +72,11 @@ func (c volumeChecker) Verify(ctx context.Context, o *hearth.Object, first, n in
 			}
 		case held:
 			v.Whole += bytes
+		case errors.Is(err, volume.ErrUnread) && o.Cacheable():
+			v.Unread += bytes
+			if v.Unable == "" {
+				v.Unable = err.Error()
+			}
 		default:
 			v.Missing += bytes
 			lost++

@@ -70,8 +70,10 @@ func (c checks) Verify(ctx context.Context, x *hearth.Object, first, n int64, pa
 }
 
 func (o *Owners) found(id string, v warmup.Verdict) warmup.Verdict {
-	if v.Cause != "" {
-		v.Cause = "at node " + o.name(id) + ": " + v.Cause
+	for _, says := range []*string{&v.Cause, &v.Unable} {
+		if *says != "" {
+			*says = "at node " + o.name(id) + ": " + *says
+		}
 	}
 	return v
 }

@@ -433,7 +433,7 @@ func FuzzBodies(f *testing.F) {
 		if ids, err := parseIDs(body); err == nil && (len(ids)*idBytes != len(body) || len(ids) > mostIDs) {
 			t.Errorf("%d IDs of %d bytes", len(ids), len(body))
 		}
-		if v, err := parseVerdict(body, 1<<20); err == nil && (v.Whole+v.Missing+v.Corrupt > 1<<20 || min(v.Whole, v.Missing, v.Corrupt) < 0) {
+		if v, err := parseVerdict(body, 1<<20); err == nil && (v.Whole+v.Missing+v.Corrupt+v.Unread > 1<<20 || min(v.Whole, v.Missing, v.Corrupt, v.Unread) < 0) {
 			t.Errorf("%+v", v)
 		}
 		if x, ok := parseRoom(body); ok && min(x.Room, x.Free) < 0 {

@@ -437,7 +437,7 @@ func (x *side) check(ctx context.Context, body []byte) (*hearth.View, error) {
 	if ctx.Err() != nil { // it did not look at all blocks
 		return nil, hearth.ErrRefused
 	}
-	v.Cause = cut(v.Cause)
+	v.Cause, v.Unable = cut(v.Cause), cut(v.Unable)
 	return view(v)
 }
 
@@ -457,8 +457,8 @@ func parseCount(answer []byte) (int64, bool) {
 }
 
 func parseVerdict(answer []byte, most int64) (v warmup.Verdict, err error) {
-	if json.Unmarshal(answer, &v) != nil || min(v.Whole, v.Missing, v.Corrupt, v.Read, v.Buffered) < 0 ||
-		max(v.Whole, v.Missing, v.Corrupt) > most || v.Whole+v.Missing+v.Corrupt > most {
+	if json.Unmarshal(answer, &v) != nil || min(v.Whole, v.Missing, v.Corrupt, v.Unread, v.Read, v.Buffered) < 0 ||
+		max(v.Whole, v.Missing, v.Corrupt, v.Unread) > most || v.Whole+v.Missing+v.Corrupt+v.Unread > most {
 		return warmup.Verdict{}, errBody
 	}
 	return v, nil

@@ -247,7 +247,7 @@ func checked(c *warmup.Checked) (parts []string) {
 	for _, x := range []struct {
 		name  string
 		tally warmup.Tally
-	}{{"whole", c.Whole}, {"missing", c.Missing}, {"corrupt", c.Corrupt}, {"changed", c.Changed}, {"vanished", c.Vanished}} {
+	}{{"whole", c.Whole}, {"missing", c.Missing}, {"corrupt", c.Corrupt}, {"changed", c.Changed}, {"vanished", c.Vanished}, {"not looked at", c.Unread}} {
 		if x.tally != (warmup.Tally{}) {
 			parts = append(parts, fmt.Sprintf("%s %s, %s", x.name, cli.Count(x.tally.Files, "file"), cli.Bytes(x.tally.Bytes)))
 		}
@@ -271,7 +271,7 @@ func CheckLines(v *warmup.View) (lines []string) {
 	for _, x := range []struct {
 		what  string
 		files int64
-	}{{"missing", c.Missing.Files}, {"corrupt", c.Corrupt.Files}, {"changed", c.Changed.Files}, {"vanished", c.Vanished.Files}, {"damaged", c.Damaged}} {
+	}{{"missing", c.Missing.Files}, {"corrupt", c.Corrupt.Files}, {"changed", c.Changed.Files}, {"vanished", c.Vanished.Files}, {"unread", c.Unread.Files}, {"damaged", c.Damaged}} {
 		if n := x.files - named[x.what]; n > 0 {
 			lines = append(lines, fmt.Sprintf("%-8s  ... and %d more; hearth jobs wait %s -o jsonl names all", x.what, n, v.ID))
 		}
