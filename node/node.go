@@ -83,8 +83,10 @@ type stores struct {
 	disk *disk.Store // nil if there is no disk tier
 	// volumes may have none attached.
 	volumes *volume.Set
-	places  places
-	mem     *cache.RAM
+	// volumeNews, of capacity 1, wakes who logs how they are.
+	volumeNews chan struct{}
+	places     places
+	mem        *cache.RAM
 }
 
 // New makes a node: it takes the cache directories and the admin socket, probes each origin, and starts to

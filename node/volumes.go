@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -28,14 +30,19 @@ func (n *Node) makeVolumes() {
 		return n.owner.owns(hearth.ID{Version: volume, Index: int64(span) * hearth.ExtentBlocks})
 	}
 	n.places.turn = make(chan struct{}, 1)
+	n.volumeNews = make(chan struct{}, 1)
 	n.volumes = volume.NewSet(volume.SetOptions{Copies: n.config.Volumes.Copies, Told: n.tellVolume, Who: n.who,
 		Options: volume.Options{Pool: n.pool, Queue: min(mostQueued, n.pool.Stats().Budget/16), Mine: n.owner.owns, Owns: owns}})
 }
 
 // openVolumes begins to attach the configured volumes.
 func (n *Node) openVolumes() error {
+	n.group.Go(func() error {
+		n.followVolumes(n.ctx)
+		return nil
+	})
 	for _, v := range n.config.Volumes.Devices {
-		if _, err := n.attach(v); err != nil {
+		if _, err := n.attach(v, false); err != nil {
 			return err
 		}
 	}
@@ -48,13 +55,13 @@ func (n *Node) openVolumes() error {
 	return nil
 }
 
-// attach begins to attach a volume.
-func (n *Node) attach(v config.Volume) (*volume.Attachment, error) {
+// attach begins to attach a volume. once ends that if the first attempt fails.
+func (n *Node) attach(v config.Volume, once bool) (*volume.Attachment, error) {
 	address, err := volume.ParseAddress(v.URL)
 	if err != nil {
 		return nil, usage("%v", err)
 	}
-	a, err := n.volumes.Attach(volume.Spec{Address: address, SecretFile: v.SecretFile})
+	a, err := n.volumes.Attach(volume.Spec{Address: address, SecretFile: v.SecretFile, Once: once})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error()}
 	}
@@ -141,19 +148,104 @@ func (n *Node) followPlaces(ctx context.Context) {
 	}
 }
 
-// tellVolume logs how a volume is.
-func (n *Node) tellVolume(a *volume.Attachment) {
-	s := a.Stats()
-	switch {
-	case s.Why != nil:
-		n.events.Trouble("volume "+s.Address, "volume is not attached; it is tried again", "volume", s.Address, "cause", s.Why)
-	case s.State.Away != nil:
-		n.events.Trouble("volume "+s.Address, "volume is out of use; it is tried again", "volume", s.Address, "cause", s.State.Away)
-	case s.State.Stopped != nil:
-		n.events.Trouble("volume "+s.Address, "volume takes no writes; it is tried again", "volume", s.Address, "cause", s.State.Stopped)
-	case s.State.Learned == s.State.All:
-		n.events.Info("volume is in use", "volume", s.Address, "label", s.Info.Label, "id", hex.EncodeToString(s.Info.ID[:4]), "blocks", s.Stats.Blocks)
+// tellVolume has followVolumes look at the volumes.
+func (n *Node) tellVolume(*volume.Attachment) {
+	select {
+	case n.volumeNews <- struct{}{}:
+	default:
 	}
+}
+
+// followVolumes logs how the volumes are, each time that changes.
+func (n *Node) followVolumes(ctx context.Context) {
+	said := map[*volume.Attachment]*volumeSaid{}
+	var again <-chan time.Time
+	for {
+		select {
+		case <-n.volumeNews:
+		case <-again:
+		case <-ctx.Done():
+			return
+		}
+		again = nil
+		soonest := logEvery
+		now, all := time.Now(), n.volumes.All()
+		maps.DeleteFunc(said, func(a *volume.Attachment, _ *volumeSaid) bool { return !slices.Contains(all, a) })
+		for _, a := range all {
+			s := a.Stats()
+			what, cause := stateOf(&s)
+			if what == "" {
+				continue
+			}
+			if said[a] == nil {
+				said[a] = &volumeSaid{}
+			}
+			say, changes, wait := said[a].next(what+fmt.Sprint(cause), now)
+			switch {
+			case wait > 0:
+				soonest = min(soonest, wait)
+				again = time.After(soonest)
+			case !say:
+			case cause != nil:
+				n.events.Warn(what, "volume", s.Address, "cause", cause, "changes", changes)
+			default:
+				n.events.Info(what, "volume", s.Address, "label", s.Info.Label, "id", hex.EncodeToString(s.Info.ID[:4]), "blocks", s.Stats.Blocks, "changes", changes)
+			}
+		}
+	}
+}
+
+// stateOf says how a volume is, and why. It is empty while that is on its way to something else.
+func stateOf(s *volume.AttachmentStats) (what string, cause error) {
+	switch {
+	case errors.Is(s.Why, volume.ErrAttaching):
+	case s.Why != nil:
+		return volumeOut, s.Why
+	case s.State.Away != nil:
+		return volumeOut, s.State.Away
+	case s.State.Stopped != nil:
+		return "volume takes no writes; it is tried again", s.State.Stopped
+	case s.State.Learned == s.State.All:
+		return "volume is in use", nil
+	}
+	return "", nil
+}
+
+const volumeOut = "volume is out of use; it is tried again"
+
+// mostSaid is how many changes of a volume are logged in a minute: an outage is two, and its cause may change.
+const mostSaid = 4
+
+// volumeSaid is what the log says of a volume. Of one that comes and goes all the time the log has mostSaid changes a
+// minute, and how it is once that minute is over.
+type volumeSaid struct {
+	state   string    // that was logged last
+	seen    string    // that was seen last
+	began   time.Time // of the minute
+	times   int       // logged in it
+	changes int       // seen since the log's last line, with the one that it tells
+}
+
+// next reports whether a state is to be logged now, and how many changes that tells. wait says when to look again at
+// the latest; 0 means when something changes.
+func (v *volumeSaid) next(state string, now time.Time) (say bool, changes int, wait time.Duration) {
+	if state != v.seen {
+		v.seen = state
+		v.changes++
+	}
+	if state == v.state {
+		return false, 0, 0
+	}
+	if now.Sub(v.began) >= logEvery {
+		v.began, v.times = now, 0
+	}
+	if v.times == mostSaid {
+		return false, 0, v.began.Add(logEvery).Sub(now)
+	}
+	changes = v.changes
+	v.state, v.changes = state, 0
+	v.times++
+	return true, changes, 0
 }
 
 // volumeTier returns the volumes' part of the status. It is nil if the node has none.
@@ -164,7 +256,11 @@ func (n *Node) volumeTier() *status.Tier {
 	}
 	t := &status.Tier{Name: "volume"}
 	for _, a := range all {
-		v := status.VolumeOf(a.Stats())
+		s := a.Stats()
+		v := status.VolumeOf(s)
+		if n.ring == nil { // in a ring blocks get other owners
+			v.Strangers = s.Stats.Strangers
+		}
 		t.Volumes = append(t.Volumes, v)
 		t.Used += v.Used
 		t.Budget += v.Size
@@ -208,7 +304,7 @@ func (n *Node) volumeRoutes(answer func(string, func(*http.Request) (any, error)
 // attachNow attaches a volume that somebody asks for, who waits and hears why it fails. A volume that cannot be
 // attached at once is not kept.
 func (n *Node) attachNow(ctx context.Context, v config.Volume) (any, error) {
-	a, err := n.attach(v)
+	a, err := n.attach(v, true)
 	if err != nil {
 		return nil, err
 	}

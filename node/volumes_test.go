@@ -1,11 +1,14 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/volume"
+	"github.com/hearthfs/hearth/warmup"
 )
 
 // volumeFile makes a volume in a file, for nodes with the ring's settings r.
@@ -225,5 +229,110 @@ func TestWhatAVolumeHoldsIsNotPrefetched(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// lines is a log that a test reads.
+type lines struct {
+	mu sync.Mutex // guards text
+	bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(b)
+}
+
+// about are the lines about volumes, without their beginnings.
+func (l *lines) about() (all []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.String()) {
+		if i := strings.Index(line, "msg=\"volume "); i >= 0 {
+			all = append(all, line[i:])
+		}
+	}
+	return all
+}
+
+func TestTheLogsLastWordOnAVolume(t *testing.T) {
+	// An attempt by hand that is refused leaves no line in the log. A volume that is attached, is lost, and comes back
+	// is three lines, of which the last is how it is.
+	var log lines
+	n := start(t, bucket(t, map[string]string{"a": "1"}), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	c := client(t, n)
+	if _, err := c.Attach(t.Context(), config.Volume{URL: t.TempDir() + "/none"}); err == nil {
+		t.Error("nothing is there")
+	}
+	vol := volumeFile(t, 64<<20, config.Membership{})
+	if _, err := c.Attach(t.Context(), config.Volume{URL: vol}); err != nil {
+		t.Fatal(err)
+	}
+	said := func(want ...string) {
+		t.Helper()
+		if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return len(log.about()) >= len(want) }) {
+			t.Fatalf("%q", log.about())
+		}
+		for i, line := range log.about() {
+			if i >= len(want) || !strings.HasPrefix(line, "msg=\"volume "+want[i]) {
+				t.Errorf("%q, want %q", log.about(), want)
+			}
+		}
+	}
+	said("is in use")
+	head := make([]byte, 4096)
+	f, err := os.OpenFile(vol, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.ReadAt(head, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if v := ended(t, c, warmup.Request{Targets: []string{"/"}, ToVolume: true}, ""); v.State == warmup.Done {
+		t.Errorf("%s %s", v.State, v.Error)
+	}
+	said("is in use", "is out of use")
+	if err := f.Truncate(64 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return strings.Contains(log.about()[len(log.about())-1], "is in use") }) {
+		t.Errorf("%q", log.about())
+	}
+}
+
+func TestAVolumeThatComesAndGoesIsLoggedLittle(t *testing.T) {
+	// Each change is logged once. Of one that changes all the time the log has four changes a minute, and then the
+	// state that it is in, with the number of changes since.
+	now := time.Unix(1800000000, 0)
+	var v volumeSaid
+	var said []string
+	look := func(state string) time.Duration {
+		say, changes, wait := v.next(state, now)
+		if say {
+			said = append(said, fmt.Sprint(state, changes))
+		}
+		return wait
+	}
+	for i := range 20 {
+		look([]string{"in", "out"}[i%2])
+		look([]string{"in", "out"}[i%2])
+		now = now.Add(time.Second)
+	}
+	look("in")
+	wait := look("in")
+	now = now.Add(wait)
+	if look("in") != 0 || wait != 40*time.Second {
+		t.Errorf("to be looked at again after %v", wait)
+	}
+	now = now.Add(time.Second)
+	look("in")
+	look("out")
+	if want := []string{"in1", "out1", "in1", "out1", "in17", "out1"}; !slices.Equal(said, want) {
+		t.Errorf("%q, want %q", said, want)
 	}
 }

@@ -51,6 +51,11 @@ type Volume struct {
 	Unindexed int64 `json:"unindexed"`
 	// PaceS is the mean time of a read in seconds, without that of its bytes.
 	PaceS float64 `json:"pace_s"`
+	// WaitedS is how long operations have waited for the device in the last 10 s, in seconds. It is 0 unless they did so
+	// for about a second again and again.
+	WaitedS float64 `json:"waited_s,omitempty"`
+	// Strangers counts the segments that other nodes wrote, though this node is in no ring.
+	Strangers int64 `json:"strangers,omitempty"`
 	// Remote is the connection to a target. It is nil for files and block devices.
 	Remote *Remote `json:"remote,omitempty"`
 }
@@ -96,6 +101,7 @@ func VolumeOf(a volume.AttachmentStats) Volume {
 	v.Hits, v.HitBytes, v.Lost, v.Read, v.Written = s.Hits, s.HitBytes, s.Lost, s.Read, s.Written
 	v.Kept, v.Moved, v.Dropped, v.Reclaimed, v.Flushes = s.Appended, s.Moved, s.Dropped, s.Reclaimed, s.Flushes
 	v.Errors, v.Outages, v.Unindexed = s.Errors, s.Outages, s.Unindexed
+	v.WaitedS = s.Waited.Seconds()
 	if a.State.Away != nil {
 		v.Away = a.State.Away.Error()
 	}
@@ -129,8 +135,12 @@ func (v *Volume) warning() string {
 		return ""
 	case v.Stopped != "":
 		return fmt.Sprintf("volume %s takes no writes, and serves what it has: %s; it is tried again by itself", v.Address, v.Stopped)
+	case v.Strangers > 0:
+		return fmt.Sprintf("volume %s is written by other nodes, and this node is in no ring with them: each writes over what the others keep; have them join one ring, or give each a volume of its own", v.Address)
 	case v.Unindexed > 0:
 		return fmt.Sprintf("volume %s holds %d blocks that there is no memory to index: they are read from the bucket; raise cache.ram", v.Address, v.Unindexed)
+	case v.WaitedS > 0:
+		return fmt.Sprintf("volume %s lets operations wait again and again, for %.1f s and more: reads of it are slow, and one that waits for 2 s takes it out of use; look at its device and who shares it", v.Address, v.WaitedS)
 	}
 	return ""
 }
