@@ -60,11 +60,15 @@ func (r *setRig) has(from int) (n int) {
 // back waits until the target's namespace is connected again, and the volume in use and known.
 func (r *setRig) back(a *Attachment, connections int64) {
 	r.Helper()
-	if !hearthtest.Eventually(r.Context(), 5*time.Minute, func() bool { // nobody tells of a connection that is back
+	if !hearthtest.Eventually(r.Context(), 5*time.Minute, func() bool {
 		s := a.Stats()
-		return s.Remote != nil && s.Remote.Connections > connections && s.Remote.Down == nil && s.State.Away == nil && s.State.Learned == s.State.All
+		if s.Why == nil && s.State.Away == nil && s.Remote != nil && s.Remote.Connections <= connections {
+			r.count(0) // which waits for the connection
+		}
+		return s.Why == nil && s.State.Away == nil && s.Remote != nil && s.Remote.Connections > connections && s.Remote.Down == nil && s.State.Learned == s.State.All
 	}) {
-		r.Fatalf("not back: %+v", a.Stats())
+		s := a.Stats()
+		r.Fatalf("not back: %v, %v, %+v", s.Why, s.State.Away, s.Remote)
 	}
 }
 

@@ -219,6 +219,7 @@ func (a *Attachment) watch(ctx context.Context, v *Volume) error {
 		select {
 		case <-a.anew:
 			v.check(ctx)
+			a.set.o.Told(a) // without a connection it was out of use, for Stats
 		case <-v.gone:
 			return fmt.Errorf("volume %s: %w", a.Address, v.why())
 		case <-ctx.Done():
