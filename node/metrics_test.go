@@ -78,7 +78,7 @@ func labels() map[string]string {
 		"health":  "`alive` (this node among them), `suspect` (it did not answer lately), `missing` (it died, and was seen within a day)",
 		"peer":    "names of nodes: the " + strconv.Itoa(ring.Most) + " with most traffic, and `other` for all further ones",
 		"by":      "`ram`, `disk`, `volume` (the tier answered), `joined` (another's fetch was under way), `peers` (another node of the ring answered); of S3 clients `cache` and `bucket`",
-		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
+		"cause":   "`origin` (bytes of objects), `throttled` (pauses that an origin asked for), `volume` (bytes that a volume holds), `disk` (bytes that a cache directory or memory holds), `list` (names: look-ups, attributes, listings)",
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(ring.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
 		"kind": "of answers: `lookup` (by name), `node` (by id), `listed` (a name in a listing); of questions: `head`, `probe` (is there a directory?), `listing` (a whole one)",

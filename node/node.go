@@ -184,7 +184,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.mounts, n.judged = newMounts(own), state.OpenOpenModes(n.dirs.First())
 	w := n.config.Wiring
 	if w.Volumes == nil {
-		w.Volumes, w.All = n.volumes, n.config.Volumes.All
+		w.Volumes, w.All = watch.Volumes{Store: n.volumes, Waits: n.seen.waits}, n.config.Volumes.All
 	}
 	if n.ring != nil {
 		w.Ring, w.Mine = n.ring, n.ring.Mine

@@ -9,7 +9,8 @@
 // The work that a request waits for is shared and runs elsewhere, under a context that About has
 // marked with its subject: a version, a link. If an origin asks there to slow down, SlowDown notes
 // the pause. That part of a wait for the same subject counts as throttling, and no longer as the
-// origin's.
+// origin's. In the same way a read of a volume is noted by Reads. While an origin and a volume are
+// read for one subject, the volume counts: which of the two a request waits for is not known.
 //
 // A wait costs two looks at a clock and a lock that a few threads share, and no memory. So a
 // request that is answered within microseconds may also say that it waits.
@@ -32,6 +33,8 @@ const (
 	Origin Cause = iota
 	// Throttled is the pause that an origin asked for, whatever the request.
 	Throttled
+	// Volume is the wait for bytes of an object that a volume holds.
+	Volume
 	// Disk is the wait for bytes that this node holds.
 	Disk
 	// List is the wait for names: look-ups, attributes and listings that asked an origin.
@@ -40,7 +43,13 @@ const (
 )
 
 // String is the cause's name in status and metrics.
-func (c Cause) String() string { return [causes]string{"origin", "throttled", "disk", "list"}[c] }
+func (c Cause) String() string {
+	return [causes]string{"origin", "throttled", "volume", "disk", "list"}[c]
+}
+
+// parts are the times that count for what the work on a subject did, and not for the wait's own
+// cause. If both go on at once, the first counts.
+type parts struct{ throttled, volume time.Duration }
 
 // shards is the number of locks of a Ledger, so that few threads share one.
 const shards = 64
@@ -73,7 +82,7 @@ type Wait struct {
 	cause  Cause
 	thread uint64
 	about  any
-	paused time.Duration // the pause of about so far, when the thread was last counted
+	before parts // those of about so far, when the thread was last counted
 }
 
 // New returns an empty Ledger.
@@ -94,7 +103,7 @@ func (w *Wait) Begin(l *Ledger, of uint32, cause Cause, about any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	w.paused = l.pauses.join(about, now)
+	w.before = l.pauses.join(about, now)
 	t := s.threadLocked(w.thread, now)
 	t.waits = append(t.waits, w)
 }
@@ -137,14 +146,12 @@ func (w *Wait) End() {
 	defer s.mu.Unlock()
 	now := time.Now()
 	t := s.threadLocked(w.thread, now)
-	all, slow := l.share(t, now)
-	s.waited[t.waits[0].cause] += all - slow
-	s.waited[Throttled] += slow
+	l.share(t, now, &s.waited)
 	t.waits = slices.DeleteFunc(t.waits, func(x *Wait) bool { return x == w })
 	l.pauses.leave(w.about)
 	t.since = now
 	for _, x := range t.waits {
-		x.paused = l.pauses.total(x.about, now)
+		x.before = l.pauses.total(x.about, now)
 	}
 	if len(t.waits) == 0 {
 		s.leaveLocked(t)
@@ -152,12 +159,16 @@ func (w *Wait) End() {
 	*w = Wait{}
 }
 
-// share is how long a thread has waited beyond what is counted, and how long its first wait's
-// subject paused meanwhile.
-func (l *Ledger) share(t *thread, now time.Time) (all, slow time.Duration) {
-	w := t.waits[0]
-	all = now.Sub(t.since)
-	return all, min(all, l.pauses.total(w.about, now)-w.paused)
+// share adds to sums how long a thread has waited beyond what is counted, by what its first wait's
+// subject did meanwhile.
+func (l *Ledger) share(t *thread, now time.Time, sums *[causes]time.Duration) {
+	w, all := t.waits[0], now.Sub(t.since)
+	total := l.pauses.total(w.about, now)
+	slow := min(all, total.throttled-w.before.throttled)
+	volume := min(all-slow, total.volume-w.before.volume)
+	sums[Throttled] += slow
+	sums[Volume] += volume
+	sums[w.cause] += all - slow - volume
 }
 
 // Seconds is the time waited so far, in seconds, by the causes' names. It includes waits that go
@@ -182,31 +193,48 @@ func (s *shard) addTo(sums *[causes]time.Duration, l *Ledger) {
 	}
 	now := time.Now()
 	for i := range s.threads {
-		t := &s.threads[i]
-		all, slow := l.share(t, now)
-		sums[t.waits[0].cause] += all - slow
-		sums[Throttled] += slow
+		l.share(&s.threads[i], now, sums)
 	}
 }
 
-// pauses has the time for which an origin slowed work down, by the work's subject. The subject nil
-// has none.
+// pauses has the time for which an origin slowed work down, or a volume was read, by the work's
+// subject. The subject nil has none.
 type pauses struct {
 	mu sync.Mutex // guards the rest; held for some instructions
 	of map[any]*pause
 }
 
-// pause is one subject's. It exists while somebody waits for the subject or slows down for it.
+// pause is one subject's. It exists while somebody waits for the subject, slows down or reads a
+// volume for it.
 type pause struct {
-	users, slow int
-	since       time.Time // when the first of those that slow down now began
-	sum         time.Duration
+	users        int
+	slow, volume int       // how many slow down, and read a volume, now
+	since        time.Time // when one of them changed last; sums has the time before
+	sums         parts
+}
+
+// changed notes that so many more do what n counts.
+func (p *pause) changed(n *int, more int) {
+	now := time.Now()
+	p.sums, p.since = p.total(now), now
+	*n += more
+}
+
+func (p *pause) total(now time.Time) parts {
+	t, d := p.sums, max(0, now.Sub(p.since)) // now may have been taken before the lock
+	switch {
+	case p.slow > 0:
+		t.throttled += d
+	case p.volume > 0:
+		t.volume += d
+	}
+	return t
 }
 
 // join adds a user of a subject, and returns its total.
-func (p *pauses) join(about any, now time.Time) time.Duration {
+func (p *pauses) join(about any, now time.Time) parts {
 	if about == nil {
-		return 0
+		return parts{}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,21 +267,28 @@ func (p *pauses) leaveLocked(about any) {
 	}
 }
 
-// total is how long work on a subject was slowed down. The subject must have a user.
-func (p *pauses) total(about any, now time.Time) time.Duration {
+// total is how long work on a subject was slowed down or read a volume. The subject must have a user.
+func (p *pauses) total(about any, now time.Time) parts {
 	if about == nil {
-		return 0
+		return parts{}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.of[about].total(now)
 }
 
-func (p *pause) total(now time.Time) time.Duration {
-	if p.slow > 0 {
-		return p.sum + max(0, now.Sub(p.since)) // now may have been taken before the lock
+// during notes that work on a subject does what of counts, until end is called.
+func (p *pauses) during(about any, of func(*pause) *int) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.useLocked(about)
+	x.changed(of(x), 1)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		x.changed(of(x), -1)
+		p.leaveLocked(about)
 	}
-	return p.sum
 }
 
 // mark is the context key of the subject that About notes.
@@ -279,20 +314,13 @@ func SlowDown(ctx context.Context) (end func()) {
 	if !ok {
 		return func() {}
 	}
-	l := &s.ledger.pauses
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := l.useLocked(s.about)
-	if p.slow++; p.slow == 1 {
-		p.since = time.Now()
+	return s.ledger.pauses.during(s.about, func(p *pause) *int { return &p.slow })
+}
+
+// Reads notes that a volume is read for a subject, until end is called.
+func (l *Ledger) Reads(about any) (end func()) {
+	if l == nil {
+		return func() {}
 	}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		now := time.Now()
-		if p.slow--; p.slow == 0 {
-			p.sum += now.Sub(p.since)
-		}
-		l.leaveLocked(s.about)
-	}
+	return l.pauses.during(about, func(p *pause) *int { return &p.volume })
 }

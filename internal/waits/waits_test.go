@@ -11,7 +11,7 @@ import (
 
 func seconds(t *testing.T, l *Ledger, want map[string]float64) {
 	t.Helper()
-	whole := map[string]float64{"origin": 0, "throttled": 0, "disk": 0, "list": 0}
+	whole := map[string]float64{"origin": 0, "throttled": 0, "volume": 0, "disk": 0, "list": 0}
 	maps.Copy(whole, want)
 	if got := l.Seconds(); !maps.Equal(got, whole) {
 		t.Errorf("waited %v, not %v", got, whole)
@@ -133,10 +133,37 @@ func TestThrottledIsTheInnermostCause(t *testing.T) {
 	})
 }
 
+func TestAVolumeIsNoOrigin(t *testing.T) {
+	// A reader waits for an object of which a volume has a part: two reads of the volume at once count once, the origin
+	// counts before and behind them, and a pause that the origin asks for meanwhile counts as throttling.
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		a, other := begin(l, 1, Origin, "v"), begin(l, 2, Origin, "w")
+		time.Sleep(time.Second)
+		end, again := l.Reads("v"), l.Reads("v")
+		time.Sleep(2 * time.Second)
+		end()
+		time.Sleep(time.Second)
+		seconds(t, l, map[string]float64{"origin": 1 + 4, "volume": 3})
+		slow := SlowDown(l.About(t.Context(), "v"))
+		time.Sleep(4 * time.Second)
+		slow()
+		again()
+		time.Sleep(5 * time.Second)
+		a.End()
+		other.End()
+		seconds(t, l, map[string]float64{"origin": 1 + 5 + 13, "throttled": 4, "volume": 3})
+		if threads, things := l.left(); threads+things != 0 {
+			t.Errorf("%d threads and %d things are left", threads, things)
+		}
+	})
+}
+
 func TestNoLedgerCountsNothing(t *testing.T) {
 	// Code without a node has no ledger.
 	var l *Ledger
 	begin(l, 1, Disk, nil).End()
+	l.Reads("v")()
 	if ctx := l.About(t.Context(), "v"); ctx != t.Context() {
 		t.Error("the context was marked")
 	}

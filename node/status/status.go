@@ -48,7 +48,7 @@ type Status struct {
 	Ring *RingLine `json:"ring,omitempty"`
 	S3   *S3Line   `json:"s3,omitempty"`
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers waited, by cause:
-	// origin, throttled, disk, list. Egress is what origins were asked for, and what not.
+	// origin, throttled, volume, disk, list. Egress is what origins were asked for, and what not.
 	Reads  Reads              `json:"reads"`
 	Waits  map[string]float64 `json:"waited_s"`
 	Egress Egress             `json:"egress"`

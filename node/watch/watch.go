@@ -57,3 +57,17 @@ func (w Bucket) hear(b hearth.Block, began time.Time, err error) {
 		w.Weak(b.Object)
 	}
 }
+
+// Volumes is the Store of the volumes. What readers wait for a volume is noted, and is no wait for an origin.
+type Volumes struct {
+	hearth.Store
+	Waits *waits.Ledger
+}
+
+// Get reads a range of a block. A block that no volume has is waited for nowhere here.
+func (w Volumes) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.View, error) {
+	if w.Has(b.ID()) {
+		defer w.Waits.Reads(b.Object.Version)()
+	}
+	return w.Store.Get(ctx, b, off, n)
+}

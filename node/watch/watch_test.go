@@ -144,3 +144,44 @@ func TestFetchesAreOfWhoBeganThem(t *testing.T) {
 		}
 	})
 }
+
+// shelf is a Store that holds the first block of each object, and takes 2 s to read it.
+type shelf struct {
+	hearth.Store
+	pool *hearth.Pool
+}
+
+func (s shelf) Has(id hearth.ID) bool { return id.Index == 0 }
+
+func (s shelf) Get(ctx context.Context, b hearth.Block, _, n int) (*hearth.View, error) {
+	if !s.Has(b.ID()) {
+		return nil, hearth.ErrMiss
+	}
+	time.Sleep(2 * time.Second)
+	return s.pool.Alloc(ctx, n)
+}
+
+func TestAReadOfAVolumeIsNoWaitForAnOrigin(t *testing.T) {
+	// A reader of a block that a volume has waits for the volume. One of a block that it does not have waits for the
+	// origin, here for its pause.
+	synctest.Test(t, func(t *testing.T) {
+		pool, ledger := hearth.NewPool(64<<20), waits.New()
+		bucket := Bucket{Source: fake{pool}, Heard: func(hearth.Block, time.Time, error) {}, Egress: &Egress{}, Waits: ledger}
+		tier := cache.Through(Volumes{Store: shelf{pool: pool}, Waits: ledger}, bucket, cache.Never)
+		defer tier.Close()
+		o := &hearth.Object{Key: "k", ETag: "e", Size: 5 << 20, Version: hearth.VersionOf("o", "k", "e", 5<<20)}
+		for index := range int64(2) {
+			var w waits.Wait
+			w.Begin(ledger, 1, waits.Origin, o.Version)
+			v, err := tier.Get(t.Context(), o.Block(index), 0, 100)
+			w.End()
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Release()
+		}
+		if got := ledger.Seconds(); got["volume"] != 2 || got["throttled"] != 1 || got["origin"] != 0 {
+			t.Errorf("waited %v", got)
+		}
+	})
+}

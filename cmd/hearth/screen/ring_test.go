@@ -15,7 +15,8 @@ func inRing() *status.RingLine {
 }
 
 func TestARingIsOneLine(t *testing.T) {
-	// The usual node in a ring fits 80x24 with nothing left out; without a ring there is no line; -v names the peers.
+	// The usual node in a ring fits 80x24 with nothing left out; without a ring there is no line; -v names the peers. What comes
+	// from volumes, and what was waited for them, is shown where there are some.
 	s := usual()
 	without := len(Lines(s, Options{}))
 	s.Ring = inRing()
@@ -26,9 +27,11 @@ func TestARingIsOneLine(t *testing.T) {
 	if n := len(Lines(s, Options{})); n != without+2 {
 		t.Errorf("%d lines, and %d without a ring", n, without)
 	}
-	s.Tiers = append(s.Tiers, status.Tier{Name: "volume"})
+	has(t, lines, "waited   5m57s: origin 5m1s, throttled 12.4s, disk 40.7s, list 3.1s")
+	s.Tiers, s.Waits["volume"] = append(s.Tiers, status.Tier{Name: "volume"}), 2
 	s.Reads.Now.From["volume"], s.Egress.Avoided["volume"] = 800<<20, status.Requests{Requests: 5000, Bytes: 5 << 30}
-	has(t, Lines(s, Options{Width: 80}), "DISK     VOLUME   PEERS   ORIGIN", "800 MiB  77 MiB  13 MiB", "; volume 5.00k, 5.0 GiB; peers")
+	has(t, Lines(s, Options{Width: 80}), "DISK     VOLUME   PEERS   ORIGIN", "800 MiB  77 MiB  13 MiB", "; volume 5.00k, 5.0 GiB; peers",
+		"waited   5m59s: origin 5m1s, throttled 12.4s, volume 2.0s, disk 40.7s, list 3.1s")
 	s.Ring.Suspect, s.Ring.Missing = 1, 2
 	has(t, Lines(s, Options{Width: 80, Height: 24}), "ring  7 nodes alive, 1 suspect, 2 missing; share 14%; served 12 GiB, got 31")
 	has(t, Lines(s, Options{Verbose: true}), "ring prod: this node is gpu-1 at 10.0.0.5:7946, active, encryption on; it gives 1.0 TiB", "peer gpu-2: 9 requests, 20 GiB; silence 1", "peers: 12 connections, asked for data 9")

@@ -87,9 +87,9 @@ func table(rows ...string) section {
 }
 
 func reads(s *status.Status) section {
-	from := []string{"ram", "disk"}
+	from, causes := []string{"ram", "disk"}, []string{"origin", "throttled", "disk", "list"}
 	if slices.ContainsFunc(s.Tiers, func(t status.Tier) bool { return t.Name == "volume" }) {
-		from = append(from, "volume")
+		from, causes = append(from, "volume"), slices.Insert(causes, 2, "volume")
 	}
 	if s.Ring != nil {
 		from = append(from, "peers")
@@ -109,7 +109,7 @@ func reads(s *status.Status) section {
 	}
 	t := table(head+"\tORIGIN", row("now", s.Reads.Now), row("10 min", s.Reads.TenMinutes), row("all", s.Reads.SinceStart))
 	sum, waited := 0.0, []string{}
-	for _, cause := range []string{"origin", "throttled", "disk", "list"} {
+	for _, cause := range causes {
 		sum += s.Waits[cause]
 		waited = append(waited, cause+" "+seconds(s.Waits[cause]))
 	}
