@@ -310,9 +310,11 @@ func (n *Node) attachNow(ctx context.Context, v config.Volume) (any, error) {
 	}
 	if err := a.Tried(ctx); err != nil {
 		n.volumes.Detach(a)
-		kind := admin.KindFailed
-		if errors.Is(err, volume.ErrForeign) || errors.Is(err, volume.ErrNoVolume) || errors.Is(err, volume.ErrNewer) {
-			kind = admin.KindRefused
+		kind := admin.KindOf(err)
+		for _, refused := range []error{volume.ErrForeign, volume.ErrNoVolume, volume.ErrNewer, volume.ErrInUse} {
+			if errors.Is(err, refused) {
+				kind = admin.KindRefused
+			}
 		}
 		return nil, &admin.Error{Kind: kind, Message: err.Error(), Cause: err}
 	}

@@ -249,6 +249,46 @@ func TestASurveyCountsSegments(t *testing.T) {
 	}
 }
 
+func TestASurveyGoesOnAfterWhatCannotBeRead(t *testing.T) {
+	// A segment on a bad medium is counted, and the others are as they are. A device that is away ends the survey.
+	r := newRig(t, 8, nil)
+	for i := range 30 {
+		r.mustKeep(i, 1000+i*10_001)
+	}
+	r.close()
+	whole, err := TakeSurvey(t.Context(), r.dev)
+	if err != nil || whole.Closed != 2 {
+		t.Fatalf("%+v, %v", whole, err)
+	}
+	bad := firstSegment + int64(whole.Newest.Number)*minSegment
+	r.dev.fails(func(_ string, off int64) error {
+		if off >= bad && off < bad+minSegment {
+			return unix.EIO
+		}
+		return nil
+	})
+	s, err := TakeSurvey(t.Context(), r.dev)
+	if err != nil || s.Unread != 1 || !errors.Is(s.Cause, unix.EIO) || s.Closed != 1 || s.Free != 6 || s.Blocks == 0 || s.Blocks >= whole.Blocks {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if times, err := Latencies(r.dev, 64); err != nil || len(times) == 0 {
+		t.Errorf("%d latencies, %v", len(times), err)
+	}
+	r.dev.fails(func(string, int64) error { return unix.EIO })
+	if times, err := Latencies(r.dev, 5); !errors.Is(err, unix.EIO) {
+		t.Errorf("latencies of what cannot be read: %v, %v", times, err)
+	}
+	r.dev.fails(func(_ string, off int64) error {
+		if off > firstSegment {
+			return errAway
+		}
+		return nil
+	})
+	if s, err := TakeSurvey(t.Context(), r.dev); err != errAway {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
 func TestAFileInUseIsNotFormatted(t *testing.T) {
 	// A file that a node has open is not formatted, with force either, nor opened while it is formatted. A file that is
 	// open nowhere else is formatted, and can be opened by others afterwards.

@@ -121,10 +121,18 @@ func plan(size, segment int64) (g geometry, err error) {
 	g = geometry{format: Format, size: size, segment: segment, count: uint32(min(max(count, 0), maxSegments-1))}
 	g.span = max(1, g.count/usualRanges)
 	if !g.valid() {
-		return g, fmt.Errorf("a volume of %d bytes with segments of %d: a segment has 4 MiB to 1 GiB in steps of 4 KiB, "+
-			"and the volume must hold at least one behind its first MiB", size, segment)
+		return g, fmt.Errorf("a volume of %s with segments of %s: a segment has 4 MiB to 1 GiB in steps of 4 KiB, "+
+			"and the volume must hold at least one behind its first MiB", sizeText(size), sizeText(segment))
 	}
 	return g, nil
+}
+
+// sizeText is a size for people, without a loss.
+func sizeText(n int64) string {
+	if n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // offset is where a segment begins on the device.

@@ -25,7 +25,7 @@ const MaxVolumes = 16
 var (
 	errNone      = errors.New("no volume is attached: attach one by hearth volume attach, or name it in volumes: of the configuration")
 	errDetached  = errors.New("it was detached")
-	errSameTwice = errors.New("the same volume is attached already")
+	errSameTwice = fmt.Errorf("%w: the same volume is attached already, by another address", ErrInUse)
 	// ErrAttaching is the reason why a volume is not attached before the first attempt has ended.
 	ErrAttaching = errors.New("it is being attached")
 )

@@ -22,7 +22,8 @@ var (
 	// ErrForeign means that a volume belongs to another cluster.
 	ErrForeign = errors.New("the volume belongs to another cluster")
 	// ErrNewer means that a newer version of Hearth wrote a volume.
-	ErrNewer   = errors.New("a newer version of Hearth wrote the volume: update this one")
+	ErrNewer = errors.New("a newer version of Hearth wrote the volume: update this one")
+	// errSmaller means that a device is smaller than its volume.
 	errSmaller = errors.New("it was made smaller")
 	// ErrTaken means that a device holds something already.
 	ErrTaken = errors.New("the device is not empty")
@@ -86,7 +87,12 @@ func MakeVolume(d Device, o FormatOptions) (Info, error) {
 	if readOnly(d) {
 		return Info{}, ErrReadOnly
 	}
-	if held := Holds(d); held != "" && !o.Force {
+	switch held, err := Holds(d); {
+	case o.Force:
+	case err != nil:
+		return Info{}, fmt.Errorf("what the device holds cannot be read, so that it was not formatted: %w; "+
+			"try again, or have --force overwrite it unseen", err)
+	case held != "":
 		return Info{}, fmt.Errorf("%w: it holds %s; --force overwrites it", ErrTaken, held)
 	}
 	if o.DryRun {
@@ -212,22 +218,45 @@ func signatures() []struct {
 	}
 }
 
-// Holds says what a device holds, as far as its first 256 KiB tell. "" means nothing.
-func Holds(d Device) string {
-	if g, err := look(d); err == nil || errors.Is(err, ErrNewer) {
-		return fmt.Sprintf("the Hearth volume %s %q", hex.EncodeToString(g.volume[:4]), g.label)
+const (
+	// headLook has the signatures of what begins at the beginning: the farthest is that of ZFS, at 128 KiB.
+	headLook = 256 << 10
+	// tailLook has what lies at the end of a device whose beginning was wiped: the second table of a GPT, the
+	// superblocks of MD RAID 0.90 and 1.0, and two labels of ZFS.
+	tailLook = 1 << 20
+)
+
+// Holds says what a device holds, as far as its first 256 KiB and its last MiB tell: "" means that both are zero. What
+// lies between is not looked at. The error means that they cannot be read.
+func Holds(d Device) (string, error) {
+	g, err := look(d)
+	switch {
+	case err == nil || errors.Is(err, ErrNewer):
+		return fmt.Sprintf("the Hearth volume %s %q", hex.EncodeToString(g.volume[:4]), g.label), nil
+	case errors.Is(err, errSmaller):
+		return "a Hearth volume that was larger", nil
+	case !errors.Is(err, ErrNoVolume):
+		return "", err
 	}
-	head := device.Aligned(int(min(256<<10, d.Size()&^(pageSize-1))))
+	end := d.Size() &^ (pageSize - 1)
+	head := device.Aligned(int(min(headLook, end)))
 	if _, err := d.ReadAt(head, 0); err != nil {
-		return "what cannot be read: " + err.Error()
+		return "", err
 	}
 	for _, s := range signatures() {
 		if end := s.at + len(s.magic); end <= len(head) && bytes.Equal(head[s.at:end], []byte(s.magic)) {
-			return s.name
+			return s.name, nil
 		}
 	}
 	if !check.Zero(head) {
-		return "bytes that are not zero"
+		return "bytes that are not zero", nil
 	}
-	return ""
+	tail := device.Aligned(int(min(tailLook, end)))
+	if _, err := d.ReadAt(tail, end-int64(len(tail))); err != nil {
+		return "", err
+	}
+	if !check.Zero(tail) {
+		return "bytes that are not zero in its last MiB, as a second partition table or a part of a RAID has", nil
+	}
+	return "", nil
 }

@@ -21,6 +21,9 @@ type Survey struct {
 	// Free segments hold nothing. Closed ones end with an index. Open ones have none: a node writes to them, or did so
 	// until it went away.
 	Free, Open, Closed int
+	// Unread segments cannot be read, and what they hold is not counted. Cause is why one of them cannot.
+	Unread int
+	Cause  error
 	// Blocks were found, of so many Bytes. One that was moved counts twice until its first segment is written anew.
 	Blocks, Bytes int64
 	// Writers are the nodes that wrote segments, the one with most of them first.
@@ -46,7 +49,8 @@ type Segment struct {
 	Began      time.Time
 }
 
-// TakeSurvey reads the header and the index of each segment. Nodes may use the volume meanwhile.
+// TakeSurvey reads the header and the index of each segment, and goes on after one that cannot be read. Nodes may use
+// the volume meanwhile.
 func TakeSurvey(ctx context.Context, d Device) (*Survey, error) {
 	g, err := look(d)
 	if err != nil {
@@ -75,11 +79,15 @@ func TakeSurvey(ctx context.Context, d Device) (*Survey, error) {
 				_, err := d.ReadAt(b, g.offset(n)+off)
 				return err
 			})
-			if err != nil {
-				return err
-			}
 			mu.Lock()
 			defer mu.Unlock()
+			switch {
+			case harmed(err):
+				s.Unread, s.Cause = s.Unread+1, err
+				return nil
+			case err != nil:
+				return err
+			}
 			for _, x := range notes {
 				s.Bytes += int64(x.Length)
 			}
@@ -137,16 +145,25 @@ func (s *Segment) before(x *Segment) bool {
 	return cmp.Or(s.Began.Compare(x.Began), cmp.Compare(s.Number, x.Number)) < 0
 }
 
-// Latencies times n reads of a page, one after another, at random places of a device, and sorts them.
+// Latencies times n reads of a page, one after another, at random places of a device, and sorts them. Places that
+// cannot be read are left out; if all are such, that is the error.
 func Latencies(d Device, n int) (all []time.Duration, err error) {
 	page := device.Aligned(pageSize)
 	for range n {
 		at := rand.Int64N(d.Size()/pageSize) * pageSize
 		began := time.Now()
-		if _, err := d.ReadAt(page, at); err != nil {
-			return nil, err
+		_, failed := d.ReadAt(page, at)
+		switch {
+		case harmed(failed):
+			err = failed
+		case failed != nil:
+			return nil, failed
+		default:
+			all = append(all, time.Since(began))
 		}
-		all = append(all, time.Since(began))
+	}
+	if len(all) == 0 {
+		return nil, err
 	}
 	slices.Sort(all)
 	return all, nil

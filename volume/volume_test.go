@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hearthfs/hearth"
 )
 
@@ -233,6 +235,9 @@ func TestWhatIsRefused(t *testing.T) {
 	if _, err := Attach(r.dev, r.o); err == nil || !strings.Contains(err.Error(), "smaller") {
 		t.Errorf("a device that shrank: %v", err)
 	}
+	if _, err := MakeVolume(r.dev, FormatOptions{}); !errors.Is(err, ErrTaken) || !strings.Contains(err.Error(), "that was larger") {
+		t.Errorf("format of what shrank: %v", err)
+	}
 }
 
 func TestFormatLooksFirst(t *testing.T) {
@@ -249,6 +254,27 @@ func TestFormatLooksFirst(t *testing.T) {
 		info, err := MakeVolume(d, FormatOptions{Segment: minSegment, Force: true, Label: "x"})
 		if found, _ := Look(d); err != nil || found != info || info.Label != "x" || info.Segments != 2 {
 			t.Errorf("%s: %+v, %+v, %v", name, info, found, err)
+		}
+	}
+	gpt := newDevice(firstSegment + 2*minSegment + pageSize)
+	copy(gpt.durable[len(gpt.durable)-512:], "EFI PART")
+	if _, err := MakeVolume(gpt, FormatOptions{Segment: minSegment}); !errors.Is(err, ErrTaken) || !strings.Contains(err.Error(), "in its last MiB") {
+		t.Errorf("only the second partition table is left: %v", err)
+	}
+	for _, off := range []int64{0, int64(len(gpt.durable)) - tailLook} { // what is not read is not taken for data
+		d := newDevice(firstSegment + 2*minSegment + pageSize)
+		d.fails(func(op string, at int64) error {
+			if op == "read" && at == off {
+				return unix.EIO
+			}
+			return nil
+		})
+		_, err := MakeVolume(d, FormatOptions{Segment: minSegment})
+		if !errors.Is(err, unix.EIO) || errors.Is(err, ErrTaken) || !strings.Contains(err.Error(), "cannot be read") || !strings.Contains(err.Error(), "try again") {
+			t.Errorf("what lies at %d cannot be read: %v", off, err)
+		}
+		if _, err := MakeVolume(d, FormatOptions{Segment: minSegment, Force: true}); err != nil {
+			t.Errorf("the same with force: %v", err)
 		}
 	}
 	for _, size := range []int64{0, 1 << 20, firstSegment + minSegment} {

@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
@@ -166,18 +168,21 @@ type formatFlags struct {
 	make            bool  // the file is not there
 	force, dry, yes bool
 	options         volume.FormatOptions
+	attached        func(volume.Device) error // refuses what this machine's node has attached
 }
 
 func volumeFormatCommand() *cobra.Command {
 	f := &formatFlags{}
 	cmd := &cobra.Command{
 		Use: "format DEVICE", Short: "Make an empty volume on a device, for the nodes of a cluster",
-		Long: "Make an empty volume on a file, a block device or a namespace. What lies there is lost: what looks\n" +
-			"like a file system, a partition table, another volume or any data is refused without --force, and\n" +
-			"what a node has open in any case (exit code 8). On a terminal it asks first; elsewhere it wants\n" +
-			"--yes. With --size a file that is not there is made, without taking its room at once.\n" +
-			"The volume belongs to the cluster of the configuration, by cluster.name and its key: the nodes of\n" +
-			"others refuse it.",
+		Long: "Make an empty volume on a file, a block device or a namespace. What lies there is lost. The first\n" +
+			"256 KiB and the last MiB are looked at: a volume, a file system, a partition table or anything but\n" +
+			"zeros there is refused without --force (exit code 8). What this machine's node has attached is\n" +
+			"refused in any case, and so is a file or block device that another process here has open. Whether\n" +
+			"nodes elsewhere use a namespace cannot be seen from here: ask them by hearth volume list, and have\n" +
+			"all detach it first. On a terminal it asks; elsewhere it wants --yes. With --size a file that is\n" +
+			"not there is made, without taking its room at once. The volume belongs to the cluster of the\n" +
+			"configuration, by cluster.name and its key: the nodes of others refuse it.",
 		Example: "  hearth volume format --yes --size 10GiB /srv/volume\n" +
 			"  hearth volume format --yes --label v1 nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
 		Args: cli.Exactly("DEVICE"),
@@ -200,6 +205,7 @@ func volumeFormatCommand() *cobra.Command {
 		if f.options.Cluster, err = config.ClusterID(s.Ring); err != nil {
 			return cli.Usagef("%w", err)
 		}
+		f.attached = func(dev volume.Device) error { return attachedHere(ctx, c, s, f.address, dev) }
 		return f.format(ctx, c, cmd)
 	}
 	cmd.RunE = volumeVerb(c, f.volumeDevice, "format", work)
@@ -237,6 +243,7 @@ func (f *formatFlags) read() (err error) {
 			path)
 	case errors.Is(err, fs.ErrNotExist):
 		f.make = true
+		return mayMake(path)
 	case err != nil || f.size == "":
 		return err
 	case !info.Mode().IsRegular():
@@ -244,6 +251,50 @@ func (f *formatFlags) read() (err error) {
 	case info.Size() != f.bytes:
 		return refused("%s is there already and has %s, not %s: leave --size away, or take the file away",
 			path, cli.Bytes(info.Size()), cli.Bytes(f.bytes))
+	}
+	return nil
+}
+
+// mayMake refuses a file for which there is no directory that this user may write to.
+func mayMake(path string) error {
+	dir := filepath.Dir(path)
+	switch err := unix.Access(dir, unix.W_OK|unix.X_OK); {
+	case errors.Is(err, fs.ErrNotExist):
+		return &cli.ExitError{Code: cli.ExitNotFound, Err: fmt.Errorf("the directory of %s is not there: mkdir -p %s", path, dir)}
+	case err != nil:
+		return fmt.Errorf("%s cannot be made: %s: %w; name a file in a directory that you may write to", path, dir, err)
+	}
+	return nil
+}
+
+// askedWithin is how long a node is waited for that may have a device attached.
+const askedWithin = 5 * time.Second
+
+// attachedHere refuses a device that this machine's node has attached, by whatever address. A file or a block device
+// is locked besides. A volume that the node found gone, or never found, may be formatted: the node waits for that.
+// Without an answer nothing is known: no node runs here, or it lets in somebody else.
+func attachedHere(ctx context.Context, c *cli.Common, s *settings.Settings, a volume.Address, dev volume.Device) error {
+	n, err := dial(c, s)
+	if err != nil {
+		return nil
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeout(ctx, askedWithin)
+	defer cancel()
+	all, err := n.Volumes(ctx)
+	if err != nil {
+		return nil
+	}
+	id := ""
+	if info, err := volume.Look(dev); err == nil {
+		id = hex.EncodeToString(info.ID[:])
+	}
+	for _, v := range all {
+		inUse := v.ID != "" && v.Away == ""
+		if v.ID != "" && v.ID == id || inUse && v.Address == a.String() {
+			return refused("format %s: %w: this machine's node has it attached; hearth volume detach %s, here and on all "+
+				"other nodes, which cannot be seen from here", a, volume.ErrInUse, v.Address)
+		}
 	}
 	return nil
 }
@@ -301,12 +352,18 @@ func (f *formatFlags) plan(ctx context.Context) (dev volume.Opened, p formatPlan
 	if dev, err = f.open(ctx); err != nil {
 		return nil, p, err
 	}
+	if err := f.attached(dev); err != nil {
+		return dev, p, err
+	}
 	o := f.options
 	o.DryRun = true
 	if p.volume, err = volume.MakeVolume(dev, o); err != nil {
 		return dev, p, err
 	}
-	p.device, p.held = describe(f.address, dev), volume.Holds(dev)
+	p.device = describe(f.address, dev)
+	if p.held, err = volume.Holds(dev); err != nil { // with --force
+		p.held = "what cannot be read (" + err.Error() + ")"
+	}
 	return dev, p, nil
 }
 

@@ -46,6 +46,7 @@ type contents struct {
 	Free        int         `json:"free"`
 	Closed      int         `json:"closed"`
 	Open        int         `json:"open"`
+	Unread      int         `json:"unread,omitempty"`
 	Blocks      int64       `json:"blocks"`
 	Bytes       int64       `json:"bytes"`
 	Generations *[2]uint64  `json:"generations,omitempty"` // least and greatest
@@ -81,7 +82,8 @@ func volumeStatCommand() *cobra.Command {
 		Use: "stat DEVICE", Short: "What a volume is, what its segments hold, and how fast its device answers",
 		Long: "Read the superblock and the index of each segment of a volume, and time some reads. Nothing is\n" +
 			"changed, and nodes may use the volume meanwhile. A segment is free, closed by its index, or open: a\n" +
-			"node writes to it, or did until it went away. Exit code 4: no volume is there.",
+			"node writes to it, or did until it went away. One that cannot be read is counted as unread. Exit\n" +
+			"code 4: no volume is there.",
 		Example: "  hearth volume stat /srv/volume\n" +
 			"  hearth volume stat -o json nvme+tcp://10.0.0.5/nqn.2014-08.org.example:v1",
 		Args: cli.Exactly("DEVICE"),
@@ -132,7 +134,7 @@ func lookAtDevice(a volume.Address, dev volume.Opened) (doc deviceDoc, err error
 	}
 	us := func(i int) float64 { return float64(times[i].Nanoseconds()/100) / 10 }
 	doc = deviceDoc{Address: a.String(), Size: dev.Size(), BlockSize: dev.BlockSize(), is: describe(a, dev),
-		Latencies: latency{timedReads, us(0), us(timedReads / 2), us(timedReads - 1)}}
+		Latencies: latency{len(times), us(0), us(len(times) / 2), us(len(times) - 1)}}
 	switch dev := dev.(type) {
 	case *volume.File:
 		doc.ReadOnly = dev.ReadOnly()
@@ -146,7 +148,7 @@ func lookAtDevice(a volume.Address, dev volume.Opened) (doc deviceDoc, err error
 }
 
 func contentsOf(s *volume.Survey) contents {
-	x := contents{Free: s.Free, Closed: s.Closed, Open: s.Open, Blocks: s.Blocks, Bytes: s.Bytes, Writers: []writerDoc{}}
+	x := contents{Free: s.Free, Closed: s.Closed, Open: s.Open, Unread: s.Unread, Blocks: s.Blocks, Bytes: s.Bytes, Writers: []writerDoc{}}
 	if s.Generations[1] > 0 {
 		x.Generations = &s.Generations
 	}
@@ -185,6 +187,10 @@ func (s *statDoc) print(w io.Writer, survey *volume.Survey) error {
 	fmt.Fprintf(t, "cluster\t%.8s, %s\n", v.Cluster, s.whose)
 	fmt.Fprintf(t, "segments\t%d of %s in %s: %d free, %d closed, %d open\n", v.Segments, cli.Bytes(v.Segment),
 		cli.Count(v.Ranges, "range"), x.Free, x.Closed, x.Open)
+	if survey.Unread > 0 {
+		fmt.Fprintf(t, "unread\t%s, whose blocks are not counted: %s\n", cli.Count(survey.Unread, "segment"),
+			cli.QuoteFor(w, survey.Cause.Error()))
+	}
 	fmt.Fprintf(t, "blocks\t%d of %s\n", x.Blocks, cli.Bytes(x.Bytes))
 	if x.Oldest != nil {
 		fmt.Fprintf(t, "written\tgenerations %d to %d; segment %d at %s to segment %d at %s\n", x.Generations[0],

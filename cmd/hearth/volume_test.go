@@ -75,9 +75,10 @@ func TestVolumeFormat(t *testing.T) {
 	h.says(t, "volume format v", 4, file+" is not there | --size 10GiB")
 	h.says(t, "volume format --size 64MiB --dry-run v", 0, "device   "+file+": a file of 64 MiB, which is made | volume   64 MiB: 15 segments of 4.0 MiB in 15 ranges | cluster  83ca5a29")
 	h.says(t, "volume format --size 64MiB v", 8, "nobody can be asked here; --yes")
-	h.says(t, "volume format --size 3MiB --yes v", 2, "a segment has 4 MiB to 1 GiB")
+	h.says(t, "volume format --size 3MiB --yes v", 2, "a volume of 3 MiB with segments of 4 MiB: a segment has 4 MiB to 1 GiB")
 	h.says(t, "volume format --size 64MiB --yes --label "+strings.Repeat("x", 33)+" v", 2, "at most 32 bytes")
 	h.says(t, "volume format --size lots v", 2, `--size: "lots" is not a size`)
+	h.says(t, "volume format --size 64MiB --yes none/v", 4, "the directory of "+h.dir+"/none/v is not there: mkdir -p "+h.dir+"/none")
 	h.says(t, "volume format --segment 5000 --size 64MiB --yes v", 2, "steps of 4 KiB")
 	h.says(t, "volume format --secret-file x v", 2, "--secret-file is for a namespace")
 	h.says(t, "volume format --size 64MiB --yes /dev/none", 2, "a file below /dev lies in memory")
@@ -202,8 +203,8 @@ func TestVolumeStatAndCheck(t *testing.T) {
 
 func TestVolumeOverNVMeTCP(t *testing.T) {
 	// The same verbs over NVMe/TCP to a target that wants a secret: without one, with one that others may read, and with
-	// it. A bad medium costs the blocks that lie there; a protected namespace is not formatted; a target that is gone is
-	// said.
+	// it. A bad medium costs the blocks that lie there, stat counts the segment, and format does not take it for data; a
+	// protected namespace is not formatted; a target that is gone is said.
 	h := newHearth(t)
 	const key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 	target, err := fakenvmet.New(fakenvmet.Options{Secret: key})
@@ -226,6 +227,12 @@ func TestVolumeOverNVMeTCP(t *testing.T) {
 	h.says(t, "volume check"+with, 0, "15 segments: 13 free, 2 closed, 0 open; 35 blocks good, 0 damaged")
 	target.Namespace(1).Bad(257, 257, fakenvmet.UnrecoveredRead) // the page behind the first header
 	h.says(t, "volume check"+with, 6, "it cannot be read: | 34 blocks good, 1 damaged")
+	target.Namespace(1).Bad(256, 256, fakenvmet.UnrecoveredRead) // the first header
+	h.says(t, "volume stat"+with, 0, "13 free, 1 closed, 0 open | unread    1 segment, whose blocks are not counted: ")
+	h.says(t, "volume stat -o json"+with, 0, `"unread": 1,`)
+	target.Namespace(1).Bad(0, 0, fakenvmet.UnrecoveredRead)
+	h.says(t, "volume format --yes"+with, 1, "cannot be read, so that it was not formatted: | try again, or have --force overwrite it unseen")
+	h.says(t, "volume format --force --dry-run"+with, 0, "holds    what cannot be read (")
 	target.Namespace(1).Good()
 	target.Namespace(1).Protect(true)
 	h.says(t, "volume format --force --yes"+with, 8, "read-only")
@@ -239,4 +246,59 @@ func TestVolumeOverNVMeTCP(t *testing.T) {
 	target.Close()
 	h.says(t, "volume stat "+address, 1, "reach volume "+address+": | does the target listen there?")
 	h.says(t, "volume stat --timeout 1ns "+address, 7, "timed out")
+}
+
+func TestVolumesOfANode(t *testing.T) {
+	// list, attach and detach ask the node, and say in a line and by the exit code why something does not go: what is
+	// not there, is attached already by whatever address, is another cluster's or no volume. A namespace that the node
+	// has attached is not formatted, by another address and with --force either; once it is detached it is.
+	h := newHearth(t)
+	h.dir = t.TempDir()
+	target, err := fakenvmet.New(fakenvmet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	far := volume.Scheme + target.Address() + "/" + target.NQN()
+	file := filepath.Join(h.dir, "v")
+	h.says(t, "volume format --size 64MiB --label near --yes v", 0, "formatted")
+	h.says(t, "volume format --label far --yes "+far, 0, "formatted")
+	h.says(t, "volume format --size 64MiB --cluster-name other --yes w", 0, "formatted")
+	if err := os.Symlink(file, filepath.Join(h.dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(h.dir, "empty"), strings.Repeat("\x00", 64<<20))
+	h.says(t, "volume attach v", 5, "hearth up")
+	h.says(t, "volume detach v", 5, "hearth up")
+	h.up(t, h.bucket(t, map[string]string{"a": "hello"}))
+	h.says(t, "volume list", 0, "no volumes; ")
+	h.says(t, "volume attach none", 4, "open volume "+h.dir+"/none: no such file")
+	h.says(t, "volume attach w", 8, "another cluster")
+	h.says(t, "volume attach empty", 8, "no Hearth volume is there")
+	h.says(t, "volume attach .", 1, "is a directory")
+	h.says(t, "volume attach nvme+tcp://h", 2, "names no target")
+	h.says(t, "volume attach --secret-file x v", 2, "--secret-file is for a namespace")
+	h.says(t, "volume attach --secret-file none "+far, 4, "read the secret of a volume")
+	h.says(t, "volume attach v", 0, "near")
+	h.says(t, "volume attach v", 8, "it is attached already")
+	h.says(t, "volume attach link", 8, "the same volume is attached already")
+	h.says(t, "volume attach "+far, 0, "far")
+	h.says(t, "volume attach "+far+"?queues=1", 8, "the same volume is attached already")
+	h.says(t, "volume list", 0, "near | far | "+file+" | "+far)
+	out := h.says(t, "volume list -o jsonl", 0, `"label":"near"`)
+	if strings.Count(out, "\n") != 2 {
+		t.Errorf("not a line for each:\n%s", out)
+	}
+	h.says(t, "volume format --force --yes "+far, 8, "the device is in use: this machine's node has it attached; hearth volume detach "+far)
+	h.says(t, "volume format --force --dry-run "+far+"?queues=1", 8, "the device is in use: this machine's node has it attached; hearth volume detach "+far)
+	h.says(t, "volume format --force --yes v", 8, "the device is in use: this machine's node has it attached")
+	h.says(t, "volume detach none", 4, `no volume of this node is "none" | hearth volume list`)
+	h.says(t, "volume detach v", 0, file+" is detached")
+	h.says(t, "volume detach v", 4, "hearth volume list")
+	h.says(t, "volume detach -o json far", 0, `"address": "`+far)
+	h.says(t, "volume list", 0, "no volumes; ")
+	h.says(t, "volume format --force --yes "+far, 0, "holds    the Hearth volume | formatted")
+	if v := target.Violations(); len(v) > 0 {
+		t.Error(v)
+	}
 }
