@@ -102,20 +102,7 @@ func (c *Config) Problems() (all []Problem) {
 	for key, err := range config.RingProblems(c.Ring) {
 		add(key, usage("%v", err))
 	}
-	seen := map[string]bool{}
-	for i, v := range c.Volumes.Devices {
-		key := fmt.Sprintf("volumes.devices[%d]", i)
-		if _, err := volume.ParseAddress(v.URL); err != nil {
-			add(key, usage("%v", err))
-		}
-		if seen[v.URL] {
-			add(key, usage("two volumes have the address %s", v.URL))
-		}
-		seen[v.URL] = true
-	}
-	if n := len(c.Volumes.Devices); n > volume.MaxVolumes {
-		add("volumes.devices", usage("%d volumes: a node attaches %d at most", n, volume.MaxVolumes))
-	}
+	c.checkVolumes(add)
 	for key, err := range s3gw.Setup(c.S3).Problems() {
 		add(key, usage("%v", err))
 	}
@@ -140,6 +127,38 @@ func (c *Config) Problems() (all []Problem) {
 		add(key, c.checkMount(m))
 	}
 	return all
+}
+
+func (c *Config) checkVolumes(add func(string, error)) {
+	seen := map[string]bool{}
+	for i, v := range c.Volumes.Devices {
+		key := fmt.Sprintf("volumes.devices[%d]", i)
+		address, err := volume.ParseAddress(v.URL)
+		switch {
+		case v.URL == "":
+			add(key+".url", usage("a device of volumes has no url"))
+		case err != nil:
+			add(key, usage("%v", err))
+		case v.SecretFile != "" && !address.Remote():
+			add(key+".secret_file", usage("secret_file is for a namespace over NVMe/TCP, and %s is a path", v.URL))
+		case v.SecretFile != "":
+			if _, err := volume.ReadSecret(v.SecretFile); err != nil {
+				add(key+".secret_file", usage("%v", err))
+			}
+		}
+		if v.URL != "" && seen[v.URL] {
+			add(key, usage("two volumes have the address %s", v.URL))
+		}
+		seen[v.URL] = true
+	}
+	n := len(c.Volumes.Devices)
+	if n > volume.MaxVolumes {
+		add("volumes.devices", usage("%d volumes: a node attaches %d at most", n, volume.MaxVolumes))
+	}
+	if n > 0 && c.Volumes.Copies > n { // without any they are attached by hand
+		add("volumes.copies", usage("volumes.copies: %d copies of each block, and volumes names fewer devices (%d): name as many, or ask for fewer copies",
+			c.Volumes.Copies, n))
+	}
 }
 
 func (c *Config) checkLinks(add func(string, error)) {

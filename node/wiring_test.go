@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/watch"
 	"github.com/hearthfs/hearth/node/wiring"
 )
@@ -172,6 +174,40 @@ func TestProblemsAreAllNamed(t *testing.T) {
 	}
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("the first problem: %v", err)
+	}
+}
+
+func TestVolumesThatDoNotFitAreNamed(t *testing.T) {
+	// What cannot work of a list of volumes is found before the start, each with its place: no address, one that stands
+	// there twice, a secret for a file, one that is missing or that others may read, more copies than devices. Without
+	// devices any number of copies may be attached by hand.
+	dir := t.TempDir()
+	secret, open := filepath.Join(dir, "secret"), filepath.Join(dir, "open")
+	if err := errors.Join(os.WriteFile(secret, []byte("DHHC-1:00:x:"), 0o600), os.WriteFile(open, nil, 0o644), os.Chmod(open, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	far := "nvme+tcp://h/n"
+	for name, c := range map[string]struct {
+		volumes config.Volumes
+		key     string // "" means that all is well
+		says    string
+	}{
+		"well":      {config.Volumes{Copies: 2, Devices: []config.Volume{{URL: "/a"}, {URL: far, SecretFile: secret}}}, "", ""},
+		"later":     {config.Volumes{Copies: 2}, "", ""},
+		"no url":    {config.Volumes{Devices: []config.Volume{{SecretFile: secret}}}, "volumes.devices[0].url", "has no url"},
+		"no path":   {config.Volumes{Devices: []config.Volume{{URL: "a"}}}, "volumes.devices[0]", "a path from the root on"},
+		"twice":     {config.Volumes{Devices: []config.Volume{{URL: "/a"}, {URL: "/a"}}}, "volumes.devices[1]", "two volumes"},
+		"for files": {config.Volumes{Devices: []config.Volume{{URL: "/a", SecretFile: secret}}}, "volumes.devices[0].secret_file", "/a is a path"},
+		"missing":   {config.Volumes{Devices: []config.Volume{{URL: far, SecretFile: dir + "/none"}}}, "volumes.devices[0].secret_file", "no such file"},
+		"open":      {config.Volumes{Devices: []config.Volume{{URL: far, SecretFile: open}}}, "volumes.devices[0].secret_file", "chmod 600 " + open},
+		"copies":    {config.Volumes{Copies: 3, Devices: []config.Volume{{URL: "/a"}}}, "volumes.copies", "3 copies of each block"},
+	} {
+		found := (&Config{Volumes: c.volumes}).Problems()
+		switch {
+		case c.key == "" && len(found) == 0:
+		case len(found) != 1 || found[0].Key != c.key || !strings.Contains(found[0].Err.Error(), c.says):
+			t.Errorf("%s: %+v", name, found)
+		}
 	}
 }
 

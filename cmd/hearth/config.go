@@ -190,7 +190,11 @@ func validate(file string) (*verdict, error) {
 	v := &verdict{File: file, Problems: append([]settings.Problem{}, problems...)}
 	c, _ := nodeConfig(s, "") // its error is the first of the problems below
 	for _, p := range c.Problems() {
-		v.Problems = append(v.Problems, settings.Problem{Line: s.Line(inFile(s, p.Key)), Message: p.Err.Error()})
+		line := s.Line(inFile(s, p.Key))
+		if strings.HasSuffix(p.Key, "].url") && slices.ContainsFunc(problems, func(x settings.Problem) bool { return x.Line == line }) {
+			continue // it has no url, since that has a wrong name
+		}
+		v.Problems = append(v.Problems, settings.Problem{Line: line, Message: p.Err.Error()})
 	}
 	slices.SortStableFunc(v.Problems, func(a, b settings.Problem) int { return a.Line - b.Line })
 	if v.Valid = len(v.Problems) == 0; v.Valid {

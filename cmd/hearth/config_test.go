@@ -118,6 +118,22 @@ func TestConfigInit(t *testing.T) {
 	}
 }
 
+func TestAVolumeWithoutAnAddressIsOneProblem(t *testing.T) {
+	// A device whose url stands under a wrong name has one line, which names the right one. Others have theirs.
+	h := newHearth(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "hearth.yaml"), "origin: s3://a\nvolumes:\n  copies: 4\n  devices:\n  - {path: /srv/volume}\n  - {url: /b, secret_file: /c}\n")
+	_, stderr, code := h.run("config", "validate", file)
+	for _, want := range []string{":3: volumes.copies: 4 copies of each block", ":5: unknown key volumes.devices[].path; here may stand: secret_file, url",
+		":6: secret_file is for a namespace"} {
+		if !strings.Contains(stderr, file+want) {
+			t.Errorf("no %q in\n%s", want, stderr)
+		}
+	}
+	if code != 2 || strings.Count(stderr, "\n") != 3 {
+		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+}
+
 func TestConfigRefusals(t *testing.T) {
 	// A refusal ends with the manual's code and one line that names the cure.
 	h := newHearth(t)

@@ -112,14 +112,14 @@ func (w *yamlWalk) walk(key string, n *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
+	if key == "volumes" && n.Kind != yaml.MappingNode { // the short form
+		key = "volumes.devices"
+	}
 	switch n.Kind {
 	case yaml.MappingNode:
 		w.mapping(key, n)
 		return
 	case yaml.SequenceNode:
-		if key == "volumes" { // the short form
-			key = "volumes.devices"
-		}
 		w.sequence(key, n)
 		return
 	}

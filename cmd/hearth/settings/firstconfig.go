@@ -70,6 +70,9 @@ func (f Found) Text(origin string) string {
 #join: [HOST, OTHER]
 #cluster: {key_file: /etc/hearth/key}
 
+# A device behind the disks, which keeps what they give up; make it one by "hearth volume format":
+#volumes: [/dev/nvme1n1]   # or "nvme+tcp://HOST:4420/NQN", which all nodes of a ring may share
+
 # All keys: hearth config show; one: hearth config explain KEY; this file: hearth config validate FILE
 `)
 	return b.String()

@@ -145,7 +145,7 @@ func s3Params() []Param {
 func volumeParams() []Param {
 	volume := func(s *Settings) *config.Volume { return &s.Volumes.Devices[len(s.Volumes.Devices)-1] }
 	return []Param{
-		{Key: "volumes.devices", Flag: "volumes", Kind: "list of DEVICE", Default: "none", Help: "devices that the nodes of a ring share behind their disks, with commas between them: a path, or nvme+tcp://HOST:PORT/NQN; in the file, a list at volumes is this one",
+		{Key: "volumes.devices", Flag: "volumes", Kind: "list of DEVICE", Default: "none", Help: "devices that the nodes of a ring share behind their disks, with commas between them: a path, or nvme+tcp://HOST:PORT/NQN; in the file, what stands at volumes itself is this",
 			set: setVolumes},
 		{Key: "volumes.devices[].url", Kind: "url", Default: "none", Help: "path of a block device or file, or nvme+tcp://HOST:PORT/NQN",
 			set: with(text, func(s *Settings) *string { return &volume(s).URL })},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -273,5 +274,23 @@ func TestRingOfFlagsAndEnvironment(t *testing.T) {
 		if got, err := parseHosts(in); len(got) != max(0, hosts) || (err != nil) != (hosts < 0) {
 			t.Errorf("hosts %q: %q, %v", in, got, err)
 		}
+	}
+}
+
+func TestVolumesInShort(t *testing.T) {
+	// One device, a list of them, and a list with elements of several keys stand at volumes itself.
+	for text, want := range map[string][]config.Volume{
+		"volumes: /srv/volume\n":                                  {{URL: "/srv/volume"}},
+		"volumes: [/dev/a, nvme+tcp://h/n]\n":                     {{URL: "/dev/a"}, {URL: "nvme+tcp://h/n"}},
+		"volumes: [{url: nvme+tcp://h/n, secret_file: /k}, /b]\n": {{URL: "nvme+tcp://h/n", SecretFile: "/k"}, {URL: "/b"}},
+		"volumes: {copies: 1, devices: [{url: /a}]}\n":            {{URL: "/a"}},
+	} {
+		s := &Settings{}
+		if err := ReadYAML(s, "hearth.yaml", []byte(text)); err != nil || !slices.Equal(s.Volumes.Devices, want) {
+			t.Errorf("%q: %+v, %v", text, s.Volumes, err)
+		}
+	}
+	if err := ReadYAML(&Settings{}, "hearth.yaml", []byte("volumes:\n")); err == nil || !strings.Contains(err.Error(), "volumes.devices has no value") {
+		t.Errorf("nothing: %v", err)
 	}
 }
