@@ -127,6 +127,17 @@ func TestVolumesComeAndGo(t *testing.T) {
 	if _, err := c.Attach(t.Context(), config.Volume{URL: foreign}); err == nil || !strings.Contains(err.Error(), "another cluster") {
 		t.Error(err)
 	}
+	n.volumes.Detach(n.volumes.Find(away))
+	if err := os.Rename(foreign, away); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.attach(config.Volume{URL: away}); err != nil {
+		t.Fatal(err)
+	}
+	hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.volumeTier().Volumes[0].Away != "it is being attached" })
+	if s := n.Status(t.Context()); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "volume "+away+" is out of use: attach the volume: the volume belongs to another cluster") {
+		t.Errorf("%q", s.Problems)
+	}
 	vol := volumeFile(t, 64<<20, config.Membership{})
 	if v, err := c.Attach(t.Context(), config.Volume{URL: vol}); err != nil || v.Label != "test" {
 		t.Errorf("%+v, %v", v, err)

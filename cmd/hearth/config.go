@@ -148,8 +148,9 @@ func configValidateCommand() *cobra.Command {
 		Use:   "validate [FILE]",
 		Short: "Check a configuration file: every error, with its line",
 		Long: "Check a file, by default the one that a node would read, as strictly as a node does, and\n" +
-			"go on behind each error. Nothing is opened or asked: whether the origin answers and the\n" +
-			"disks can be written shows when a node starts. Exit code 2: something is wrong.",
+			"go on behind each error. Files of keys are read, and nothing else is opened or asked: whether\n" +
+			"the origin answers and the disks can be written shows when a node starts. Exit code 2:\n" +
+			"something is wrong.",
 		Example: "  hearth config init file:///usr/share/doc | hearth config validate /dev/stdin\n" +
 			"  hearth config init | hearth config validate -o json /dev/stdin",
 		Args: cli.Between(0, "FILE"),

@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/doctor"
+	"github.com/hearthfs/hearth/volume"
 )
 
 func doctorCommand() *cobra.Command {
@@ -23,9 +24,10 @@ func doctorCommand() *cobra.Command {
 		Use: "doctor [ORIGIN]", GroupID: "check",
 		Short: "Look whether hearth can work here, and say what to do where it cannot",
 		Long: "Look at what the configuration names - FUSE by a mount that is taken away at once, limits, memory,\n" +
-			"cache directories and their speed, addresses, the node if one runs, and of each origin credentials,\n" +
-			"clock and abilities - or at ORIGIN alone. A line for each check: OK, WARN or FAIL, what was found,\n" +
-			"and the cure. Nothing is left behind, and nothing is waited for longer than 20 seconds. Exit code 6:\n" +
+			"cache directories and their speed, volumes, addresses, the node if one runs, and of each origin\n" +
+			"credentials, clock and abilities - or at ORIGIN alone. A line for each check: OK, WARN or FAIL, what\n" +
+			"was found, and the cure. Nothing is left behind, and nothing is waited for longer than 20 seconds.\n" +
+			"Of volumes that the node has beside the configuration it is asked how they are. Exit code 6:\n" +
 			"something FAILs.",
 		Example: "  hearth doctor file:///usr/share/doc\n" +
 			"  hearth doctor --anonymous --region us-east-1 s3://noaa-ghcn-pds/",
@@ -113,6 +115,9 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	if o.Alone = len(args) > 0; o.Alone {
 		origin = args[0]
 	}
+	if strings.HasPrefix(origin, volume.Scheme) {
+		return o, cli.Usagef("%s is a volume and no origin: hearth volume stat %s looks at it", origin, origin)
+	}
 	if o.Alone && !isURL(origin) {
 		return o, cli.Usagef("%s is no origin: write s3://bucket/prefix or file:///dir", origin)
 	}
@@ -151,7 +156,11 @@ func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.R
 		}
 		return nil, err
 	}
-	return &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok"}, nil
+	r := &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok"}
+	for _, t := range status.Tiers {
+		r.Volumes = append(r.Volumes, t.Volumes...)
+	}
+	return r, nil
 }
 
 // printFindings writes a line for each finding, or one JSON document.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/fakenvmet"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/doctor"
 	"github.com/hearthfs/hearth/volume"
 )
 
@@ -284,6 +285,10 @@ func TestVolumesOfANode(t *testing.T) {
 	h.says(t, "volume attach link", 8, "the same volume is attached already")
 	h.says(t, "volume attach "+far, 0, "far")
 	h.says(t, "volume attach "+far+"?queues=1", 8, "the same volume is attached already")
+	h.says(t, "doctor "+far, 2, "is a volume and no origin: hearth volume stat "+far)
+	if found, _ := h.examined(t); found["volume "+far].Verdict != doctor.OK || found["volume "+file].Verdict != doctor.OK {
+		t.Errorf("doctor does not know the node's volumes: %+v", found)
+	}
 	h.says(t, "volume list", 0, "near | far | "+file+" | "+far)
 	out := h.says(t, "volume list -o jsonl", 0, `"label":"near"`)
 	if strings.Count(out, "\n") != 2 {

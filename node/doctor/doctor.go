@@ -23,6 +23,7 @@ import (
 
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // Verdict is what a finding means for Hearth.
@@ -80,6 +81,9 @@ type Running struct {
 	// Says is the first line of its status, and Well whether that is ok.
 	Says string
 	Well bool
+	// Volumes are those that it was told to attach. Of those that are not in Options the node's word is taken, since
+	// it alone knows their secrets.
+	Volumes []status.Volume
 }
 
 // The time bounds of looks. A silent origin takes two attempts, and a check whether it speaks TLS. A disk
@@ -107,6 +111,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 		running, say := askNode(ctx, o)
 		found = append(found, say...)
 		found = append(found, together(ctx, o.apart(o.local(running)))...)
+		found = append(found, running.judgeVolumes(o.Volumes.Devices)...)
 	}
 	var asked []look
 	for _, l := range o.Links {

@@ -144,3 +144,25 @@ func (f volumeFacts) judge(name string) (all []Finding) {
 	}
 	return all
 }
+
+// judgeVolumes says what a node reports of its volumes, but for those that were looked at. A nil Running has none.
+func (r *Running) judgeVolumes(looked []config.Volume) (all []Finding) {
+	if r == nil {
+		return nil
+	}
+	for _, v := range r.Volumes {
+		if slices.ContainsFunc(looked, func(x config.Volume) bool { return x.URL == v.Address }) {
+			continue
+		}
+		f := Finding{"volume", v.Address, OK, fmt.Sprintf("the node has it attached: volume %q of %s", v.Label, machine.SizeText(v.Size)), ""}
+		cure := "hearth volume stat " + v.Address + " looks at it"
+		switch {
+		case v.Away != "":
+			f.Verdict, f.Found, f.Cure = Fail, "the node does not use it: "+v.Away, cure
+		case v.Stopped != "":
+			f.Verdict, f.Found, f.Cure = Warn, "the node writes nothing to it: "+v.Stopped, cure
+		}
+		all = append(all, f)
+	}
+	return all
+}

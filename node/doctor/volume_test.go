@@ -11,6 +11,7 @@ import (
 
 	"github.com/hearthfs/hearth/internal/fakenvmet"
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/volume"
 )
 
@@ -43,6 +44,21 @@ func TestVolumesAreJudged(t *testing.T) {
 		if f.Verdict != OK {
 			t.Errorf("all is well: %+v", f)
 		}
+	}
+}
+
+func TestVolumesOfTheNodeAreJudged(t *testing.T) {
+	// What a node attached beside the configuration is as the node says. What was looked at is not said twice.
+	node := &Running{Volumes: []status.Volume{{Address: "/a", Label: "x", Size: 64 << 20}, {Address: "/b", Away: "it is gone"}, {Address: "/c", Stopped: "it is full"}, {Address: "/d"}}}
+	found := node.judgeVolumes([]config.Volume{{URL: "/d"}})
+	want := []Finding{{"volume", "/a", OK, `the node has it attached: volume "x" of 64.0 MiB`, ""},
+		{"volume", "/b", Fail, "the node does not use it: it is gone", "hearth volume stat /b looks at it"},
+		{"volume", "/c", Warn, "the node writes nothing to it: it is full", "hearth volume stat /c looks at it"}}
+	if !slices.Equal(found, want) {
+		t.Errorf("%+v", found)
+	}
+	if found := (*Running)(nil).judgeVolumes(nil); found != nil {
+		t.Errorf("no node: %+v", found)
 	}
 }
 

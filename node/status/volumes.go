@@ -3,6 +3,7 @@ package status
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/hearthfs/hearth/volume"
 	"github.com/hearthfs/hearth/volume/nvmetcp"
@@ -91,7 +92,7 @@ func VolumeOf(a volume.AttachmentStats) Volume {
 		v.Remote = remoteOf(a.Remote)
 	}
 	if a.Why != nil {
-		v.Away = a.Why.Error()
+		v.Away = strings.TrimPrefix(a.Why.Error(), "volume "+a.Address+": ") // which stands before it wherever it is shown
 		return v
 	}
 	s := a.Stats
