@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -305,5 +307,42 @@ func TestVolumesOfANode(t *testing.T) {
 	h.says(t, "volume format --force --yes "+far, 0, "holds    the Hearth volume | formatted")
 	if v := target.Violations(); len(v) > 0 {
 		t.Error(v)
+	}
+}
+
+func TestFiveMinutesWithAFile(t *testing.T) {
+	// The blocks of docs/volumes.md for a newcomer do what the page says, pasted as they are but for the line that is to
+	// be filled in: the cache is lost, and the file is read from the volume.
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "volumes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(page), "## Five minutes with a file")
+	part, _, _ = strings.Cut(part, "\n## ")
+	h := newHearth(t)
+	url, script := h.bucket(t, map[string]string{"f": strings.Repeat("hello", 1000)}), ""
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(part, -1) {
+		script += block[1]
+	}
+	const fill = "ORIGIN=s3://BUCKET/PREFIX FILE=/PATH/OF/A/FILE"
+	if strings.Count(script, fill) != 1 {
+		t.Fatalf("not one line to fill in:\n%s", script)
+	}
+	script = strings.ReplaceAll(script, "in 1 2 3 4 5;", "in $(seq 120);") // for a busy machine
+	script = strings.Replace(script, fill, "ORIGIN="+url+" FILE=/f", 1) + "\nkill $!; wait $!\n"
+	cmd := exec.CommandContext(t.Context(), "bash", "-u", "-c", script)
+	cmd.Env = append(h.env, "PATH="+filepath.Dir(h.bin)+":"+os.Getenv("PATH"))
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(s string) bool {
+		return strings.HasPrefix(s, "HEARTH_CACHE_DISKS=") || strings.HasPrefix(s, "HEARTH_CONFIG=")
+	})
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"formatted: volume ", "first ", "in use", "loaded 1 file", "asked    readers 0, 0 B;", "; volume 1, 4.9 KiB;"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if t.Failed() {
+		log, _ := os.ReadFile(filepath.Join(h.home, "hearth-volume", "log"))
+		t.Logf("%v\n%s\nlog:\n%s", err, out, log)
 	}
 }
