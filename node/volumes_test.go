@@ -131,7 +131,7 @@ func TestVolumesComeAndGo(t *testing.T) {
 	if err := os.Rename(foreign, away); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.attach(config.Volume{URL: away}); err != nil {
+	if _, err := n.attach(config.Volume{URL: away}, false); err != nil {
 		t.Fatal(err)
 	}
 	hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.volumeTier().Volumes[0].Away != "it is being attached" })

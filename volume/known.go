@@ -127,7 +127,11 @@ func (s *Set) Verify(ctx context.Context, b hearth.Block) (held bool, err error)
 	if held || err != nil {
 		return held, err
 	}
-	for _, a := range *s.all.Load() { // asked after the blocks: one that left meanwhile is among them
+	all := *s.all.Load() // asked after the blocks: one that left meanwhile is among them
+	if len(all) == 0 {
+		return false, errNone
+	}
+	for _, a := range all {
 		v, why := a.volume.Load(), a.why.Load()
 		switch {
 		case v == nil && why != nil:

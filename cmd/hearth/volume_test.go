@@ -234,6 +234,8 @@ func TestVolumeOverNVMeTCP(t *testing.T) {
 	h.says(t, "volume stat"+with, 0, "13 free, 1 closed, 0 open | unread    1 segment, whose blocks are not counted: ")
 	h.says(t, "volume stat -o json"+with, 0, `"unread": 1,`)
 	target.Namespace(1).Bad(0, 0, fakenvmet.UnrecoveredRead)
+	h.says(t, "volume format --yes"+with, 8, `it holds the Hearth volume | "far"; --force`) // the other superblock says so
+	target.Namespace(1).Bad(16383, 16383, fakenvmet.UnrecoveredRead)
 	h.says(t, "volume format --yes"+with, 1, "cannot be read, so that it was not formatted: | try again, or have --force overwrite it unseen")
 	h.says(t, "volume format --force --dry-run"+with, 0, "holds    what cannot be read (")
 	target.Namespace(1).Good()
