@@ -155,11 +155,12 @@ func TestFlatListingsThatAreCold(t *testing.T) {
 	if directories, pages := is("known", "&prefix=few/", want[:9]); directories+pages != 0 {
 		t.Errorf("known: %d requests, %d pages", directories, pages)
 	}
-	listed, known := 0, 0
+	listed, known, sum := 0, 0, 0
 	for ; known < 2; listed++ {
 		directories, pages := is("many", "", want)
-		if directories > 16 || pages > 1 {
-			t.Fatalf("%d requests and %d pages for one", directories, pages)
+		// What a listing began when it passed may reach the origin behind it, and so during the next one.
+		if sum += directories; sum > 16*(listed+1) || pages > 1 {
+			t.Fatalf("%d requests and %d pages for one, %d for %d", directories, pages, sum, listed+1)
 		}
 		if directories == 0 && pages == 0 {
 			known++
