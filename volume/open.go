@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -228,16 +230,35 @@ func (a Address) portals(ctx context.Context, o nvmetcp.Options) (all []string, 
 			continue
 		}
 		err = fmt.Errorf("the discovery controller %s does not know the subsystem %s, or not for this host", p, o.SubsystemNQN)
-		for _, s := range found {
-			if s.NQN == o.SubsystemNQN {
-				all = append(all, s.Portal)
-			}
-		}
+		all = append(all, portalsOf(found, o.SubsystemNQN)...)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("reach volume %s: %w", a.text, err)
 	}
 	return all, nil
+}
+
+// portalsOf are the portals of a subsystem, each once. A target behind a relay is reached at the host that was asked
+// alone, and one that another controller knows of at the address in its record.
+func portalsOf(found []nvmetcp.Subsystem, nqn string) (all []string) {
+	var told []string
+	for _, s := range found {
+		if s.NQN != nqn {
+			continue
+		}
+		if !slices.Contains(all, s.Portal) {
+			all = append(all, s.Portal)
+		}
+		if at, err := netip.ParseAddrPort(s.Advertised); err == nil && !at.Addr().IsUnspecified() && !slices.Contains(told, s.Advertised) {
+			told = append(told, s.Advertised)
+		}
+	}
+	for _, portal := range told {
+		if !slices.Contains(all, portal) {
+			all = append(all, portal)
+		}
+	}
+	return all
 }
 
 // Namespace is a Device over NVMe/TCP.

@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/fakenvmet"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/volume/nvmetcp"
 )
 
 // setRig is a Set over plain files.
@@ -312,6 +313,17 @@ func TestAFlushSaysWhatItConcerns(t *testing.T) {
 	one, _ := r.block(1, 1000)
 	if lost.Concerns(one.ID()) || !b.volume.Load().Has(one.ID()) {
 		t.Error("a block with another copy is concerned")
+	}
+}
+
+func TestPortalsOfADiscovery(t *testing.T) {
+	// A target on two networks has the host that was asked once and its second address, another controller's target the
+	// address in its record, and one that names no address, as by discovery of all interfaces, the host that was asked.
+	const nqn = "nqn.2014-08.org.example:v1"
+	found := []nvmetcp.Subsystem{{NQN: nqn, Portal: "10.0.0.5:4420", Advertised: "10.0.0.5:4420"}, {NQN: nqn, Portal: "10.0.0.5:4420", Advertised: "10.0.1.5:4420"},
+		{NQN: nqn, Portal: "10.0.0.5:4421", Advertised: "0.0.0.0:4421"}, {NQN: nqn, Portal: "10.0.0.5:4421", Advertised: "no:such:4421"}, {NQN: "other", Portal: "10.0.0.5:9", Advertised: "10.0.0.9:9"}}
+	if got, want := portalsOf(found, nqn), []string{"10.0.0.5:4420", "10.0.0.5:4421", "10.0.1.5:4420"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
