@@ -72,6 +72,8 @@ type Set struct {
 	mu   sync.Mutex                    // held while all changes
 	ends bool                          // of mu: Close was called
 	news news                          // told whenever what Known asks may have changed
+	// relearned counts calls of Relearn. A volume that is being attached meanwhile is not among all yet.
+	relearned atomic.Int64
 }
 
 // Attachment is a volume that a node was told to attach.
@@ -197,7 +199,7 @@ func (a *Attachment) run(ctx context.Context) {
 				a.why.Store(&gone)
 			}
 			a.volume.Store(nil)
-			a.end(dev, v.Close())
+			a.end(dev, v, v.Close())
 			if gone == nil {
 				return
 			}
@@ -248,12 +250,18 @@ func (a *Attachment) Tried(ctx context.Context) error {
 	return nil
 }
 
-// end closes the device, unless it hangs: then it is left to the operation that does not come back.
-func (a *Attachment) end(dev Opened, hangs error) {
+// end closes the device. If a write hangs on a file or block device that is done once it comes back, since the number
+// of the file may be another one's then. A connection is closed at once, which ends what hangs.
+func (a *Attachment) end(dev Opened, v *Volume, closed error) {
 	a.remote.Store(nil)
-	if hangs == nil || a.Address.Remote() {
-		_ = dev.Close() // what was not flushed is lost, as after a crash
+	if errors.Is(closed, errHangs) && !a.Address.Remote() {
+		go func() {
+			<-v.wrote
+			_ = dev.Close()
+		}()
+		return
 	}
+	_ = dev.Close() // what was not flushed is lost, as after a crash
 }
 
 // attach opens the device and attaches the volume on it.
@@ -282,13 +290,17 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 		a.remote.Store(n.Namespace)
 	}
 	o.Changed = func(State) { a.set.o.Told(a) }
+	before := a.set.relearned.Load()
 	v, err := Attach(dev, o)
 	if err == nil && !a.claim(v) {
 		err = errors.Join(errSameTwice, v.Close())
 	}
 	if err != nil {
-		a.end(dev, nil)
+		a.end(dev, v, err)
 		return nil, nil, fmt.Errorf("volume %s: %w", a.Address, err)
+	}
+	if a.set.relearned.Load() != before {
+		_ = v.Relearn(ctx) // it ends with the attachment
 	}
 	return dev, v, nil
 }
@@ -542,6 +554,7 @@ func (u unflushed) Concerns(id hearth.ID) bool {
 
 // Relearn has each volume read its indexes again, since Mine or Owns have other answers now.
 func (s *Set) Relearn(ctx context.Context) error {
+	s.relearned.Add(1)
 	var work errgroup.Group
 	for _, a := range *s.all.Load() {
 		if v := a.volume.Load(); v != nil {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,6 +314,51 @@ func TestAFlushSaysWhatItConcerns(t *testing.T) {
 	one, _ := r.block(1, 1000)
 	if lost.Concerns(one.ID()) || !b.volume.Load().Has(one.ID()) {
 		t.Error("a block with another copy is concerned")
+	}
+}
+
+func TestAVolumeLearnsWhoseBlocksAreWhileItIsAttached(t *testing.T) {
+	// Blocks come to this node while a volume is being attached, whose indexes were read for the former owner. They are
+	// read again: the volume gives the blocks.
+	r := newSet(t, 1)
+	name := r.file("volume", 8)
+	a := r.attach(name)
+	if err := errors.Join(r.keep(1, 5000), r.keep(2, 5000), r.set.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	r.set.Detach(a)
+	var mine atomic.Bool
+	asked := make(chan struct{}, 100)
+	r.set.o.Mine = func(hearth.ID) bool {
+		asked <- struct{}{}
+		return mine.Load()
+	}
+	begun, held := make(chan struct{}), make(chan struct{})
+	r.set.o.Who = func() ([16]byte, [16]byte, error) {
+		close(begun)
+		<-held
+		return cluster, [16]byte{1}, nil
+	}
+	address, err := ParseAddress(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err = r.set.Attach(Spec{Address: address}); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	r.set.mu.Lock() // it is not claimed yet
+	close(held)
+	<-asked
+	<-asked
+	mine.Store(true)
+	if err := r.set.Relearn(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.set.mu.Unlock()
+	r.known(a)
+	if err := r.set.Known(t.Context()); err != nil || !r.held(1, 5000) || !r.held(2, 5000) {
+		t.Errorf("not held: %v", err)
 	}
 }
 

@@ -192,13 +192,16 @@ func (v *Volume) end() error {
 			<-v.wrote
 			release()
 		}()
-		return errors.New("close the volume: its device does not answer")
+		return errHangs
 	}
 	release()
 	return v.writer.err
 }
 
-var errClosed = errors.New("the volume is closed")
+var (
+	errClosed = errors.New("the volume is closed")
+	errHangs  = errors.New("close the volume: its device does not answer")
+)
 
 // Info is what the superblock says.
 func (v *Volume) Info() Info { return v.g.info() }
