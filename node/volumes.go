@@ -296,8 +296,9 @@ func (n *Node) volumeRoutes(answer func(string, func(*http.Request) (any, error)
 		if a == nil {
 			return nil, &admin.Error{Kind: admin.KindNotFound, Message: fmt.Sprintf("no volume of this node is %q, or several are; hearth volume list names them", name)}
 		}
+		last := a.Stats() // none is left behind it
 		n.volumes.Detach(a)
-		return status.VolumeOf(a.Stats()), nil
+		return status.VolumeOf(last), nil
 	})
 }
 

@@ -148,7 +148,7 @@ func TestVolumesComeAndGo(t *testing.T) {
 	if _, err := c.Detach(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "hearth volume list") {
 		t.Error(err)
 	}
-	if v, err := c.Detach(t.Context(), "test"); err != nil || v.Address != vol {
+	if v, err := c.Detach(t.Context(), "test"); err != nil || v.Address != vol || v.Label != "test" || v.Size == 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
