@@ -360,6 +360,7 @@ func (v *Volume) openNext(errs []error) error {
 	w.filled, w.tail, w.count, w.open = pageSize, 0, 0, n
 	s.generation, s.began = w.head.generation, w.head.began
 	s.salt.Store(w.head.salt)
+	s.unread.Store(false)
 	err = v.reserve(errs)
 	if w.open == none { // the device did not take what moved
 		return errors.Join(err, errUnwritten)

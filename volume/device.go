@@ -42,7 +42,7 @@ func readOnly(d Device) bool {
 // File is a block device or a plain file, past the page cache where that works.
 type File struct {
 	name     string
-	fd       int
+	file     *os.File     // what it does last ends before its number is given back
 	size     atomic.Int64 // as it was last seen
 	block    int
 	plain    bool // not a block device
@@ -57,8 +57,9 @@ func OpenFile(name string) (*File, error) {
 	var err error
 	for _, flags := range []int{unix.O_RDWR | unix.O_DIRECT, unix.O_RDWR, unix.O_RDONLY | unix.O_DIRECT, unix.O_RDONLY} {
 		f.readOnly = flags&unix.O_RDWR == 0
-		f.fd, err = unix.Open(name, flags|unix.O_CLOEXEC, 0)
-		if err == nil {
+		var fd int
+		if fd, err = unix.Open(name, flags|unix.O_CLOEXEC, 0); err == nil {
+			f.file = os.NewFile(uintptr(fd), name)
 			break
 		}
 		if err != unix.EINVAL && err != unix.EROFS && err != unix.EACCES && err != unix.EPERM {
@@ -68,13 +69,13 @@ func OpenFile(name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", name, err)
 	}
-	if err = unix.Flock(f.fd, unix.LOCK_SH|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+	if err = f.lock(unix.LOCK_SH); err == unix.EWOULDBLOCK {
 		err = fmt.Errorf("open volume %s: %w: another process formats it, or has locked it by flock", name, ErrInUse)
 	} else { // another error: the file system has no locks
 		err = f.measure()
 	}
 	if err != nil {
-		_ = unix.Close(f.fd)
+		_ = f.file.Close()
 		return nil, err
 	}
 	return f, nil
@@ -83,7 +84,7 @@ func OpenFile(name string) (*File, error) {
 // own takes the file or device for this process alone. A file system without locks gives it to everybody. share gives
 // it back.
 func (f *File) own() error {
-	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK {
+	if f.lock(unix.LOCK_EX) == unix.EWOULDBLOCK {
 		return fmt.Errorf("%w: another process has a lock on it (flock), as a node that has it attached does; "+
 			"detach it there (hearth volume detach), or end that process (fuser -v names it)", ErrInUse)
 	}
@@ -100,7 +101,44 @@ func (f *File) own() error {
 	return nil
 }
 
-func (f *File) share() { _ = unix.Flock(f.fd, unix.LOCK_SH|unix.LOCK_NB) } // nobody else has it
+func (f *File) share() { _ = f.lock(unix.LOCK_SH) } // nobody else has it
+
+func (f *File) lock(how int) error {
+	return f.with(func(fd int) error { return unix.Flock(fd, how|unix.LOCK_NB) })
+}
+
+// with calls do with the file's number, which stays the file's meanwhile. After Close the error is fs.ErrClosed.
+func (f *File) with(do func(fd int) error) error {
+	raw, err := f.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if outer := raw.Control(func(fd uintptr) { err = do(int(fd)) }); outer != nil {
+		return outer
+	}
+	return err
+}
+
+// cause is an error of a file without its name, which stands in the message already.
+func cause(err error) error {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+func (f *File) stat(st *unix.Stat_t) error {
+	return f.with(func(fd int) error { return unix.Fstat(fd, st) })
+}
+
+// end is where a block device ends. Reads and writes name their place, whatever the offset.
+func (f *File) end() (size int64, err error) {
+	err = f.with(func(fd int) (err error) {
+		size, err = unix.Seek(fd, 0, io.SeekEnd)
+		return err
+	})
+	return size, err
+}
 
 // ReadOnly reports whether the file was opened without the right to write.
 func (f *File) ReadOnly() bool { return f.readOnly }
@@ -108,7 +146,7 @@ func (f *File) ReadOnly() bool { return f.readOnly }
 // measure finds the size and the block size.
 func (f *File) measure() error {
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
+	if err := f.stat(&st); err != nil {
 		return fmt.Errorf("stat volume %s: %w", f.name, err)
 	}
 	switch st.Mode & unix.S_IFMT {
@@ -120,15 +158,17 @@ func (f *File) measure() error {
 	default:
 		return fmt.Errorf("volume %s: neither a block device nor a plain file: %w", f.name, fs.ErrInvalid)
 	}
-	size, err := unix.Seek(f.fd, 0, io.SeekEnd)
+	size, err := f.end()
 	if err != nil {
 		return fmt.Errorf("find the size of volume %s: %w", f.name, err)
 	}
-	block, err := unix.IoctlGetInt(f.fd, unix.BLKSSZGET)
+	err = f.with(func(fd int) (err error) {
+		f.block, err = unix.IoctlGetInt(fd, unix.BLKSSZGET)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("find the block size of volume %s: %w", f.name, err)
 	}
-	f.block = block
 	f.size.Store(size)
 	return nil
 }
@@ -137,10 +177,10 @@ func (f *File) measure() error {
 func (f *File) Size() int64 {
 	var st unix.Stat_t
 	if !f.plain {
-		if size, err := unix.Seek(f.fd, 0, io.SeekEnd); err == nil { // reads and writes name their place
+		if size, err := f.end(); err == nil {
 			f.size.Store(size)
 		}
-	} else if unix.Fstat(f.fd, &st) == nil {
+	} else if f.stat(&st) == nil {
 		f.size.Store(st.Size)
 	}
 	return f.size.Load()
@@ -150,41 +190,30 @@ func (f *File) Size() int64 {
 func (f *File) BlockSize() int { return f.block }
 
 // ReadAt fills p, or returns an error.
-func (f *File) ReadAt(p []byte, off int64) (done int, err error) {
-	for done < len(p) {
-		n, err := unix.Pread(f.fd, p[done:], off+int64(done))
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return done, fmt.Errorf("read volume %s at %d: %w", f.name, off, err)
-		case n == 0:
-			return done, fmt.Errorf("read volume %s at %d: the device ends at %d: %w", f.name, off, f.Size(), errSmaller)
-		}
-		done += n
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.file.ReadAt(p, off)
+	if err == io.EOF {
+		err = fmt.Errorf("the device ends at %d: %w", f.Size(), errSmaller)
 	}
-	return done, nil
+	if err != nil {
+		return n, fmt.Errorf("read volume %s at %d: %w", f.name, off, cause(err))
+	}
+	return n, nil
 }
 
 // WriteAt writes all of p, or returns an error.
-func (f *File) WriteAt(p []byte, off int64) (done int, err error) {
+func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	if f.readOnly {
 		return 0, fmt.Errorf("write volume %s: %w", f.name, ErrReadOnly)
 	}
 	if size := f.Size(); off < 0 || off+int64(len(p)) > size { // a file would grow
 		return 0, fmt.Errorf("write volume %s at %d: the device ends at %d: %w", f.name, off, size, errSmaller)
 	}
-	for done < len(p) {
-		n, err := unix.Pwrite(f.fd, p[done:], off+int64(done))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return done, fmt.Errorf("write volume %s at %d: %w", f.name, off, err)
-		}
-		done += n
+	n, err := f.file.WriteAt(p, off)
+	if err != nil {
+		return n, fmt.Errorf("write volume %s at %d: %w", f.name, off, cause(err))
 	}
-	return done, nil
+	return n, nil
 }
 
 // Flush makes all writes durable.
@@ -192,7 +221,7 @@ func (f *File) Flush() error {
 	if f.readOnly {
 		return nil
 	}
-	if err := unix.Fdatasync(f.fd); err != nil {
+	if err := f.with(unix.Fdatasync); err != nil {
 		return fmt.Errorf("flush volume %s: %w", f.name, err)
 	}
 	return nil
@@ -203,17 +232,14 @@ func (f *File) Discard(off, n int64) error {
 	if f.readOnly {
 		return fmt.Errorf("discard of volume %s: %w", f.name, ErrReadOnly)
 	}
-	err := unix.Fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	err := f.with(func(fd int) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
 	if err != nil && err != unix.EOPNOTSUPP && err != unix.ENODEV && err != unix.ENOSYS {
 		return fmt.Errorf("discard of volume %s at %d: %w", f.name, off, err)
 	}
 	return nil
 }
 
-// Close closes the file. Nothing is buffered here that could be lost.
-func (f *File) Close() error {
-	if err := unix.Close(f.fd); err != nil {
-		return &os.PathError{Op: "close", Path: f.name, Err: err}
-	}
-	return nil
-}
+// Close closes the file, once the last operation on it has come back. Nothing is buffered here that could be lost.
+func (f *File) Close() error { return f.file.Close() }

@@ -146,8 +146,9 @@ func TestWhatMayStillBeWrittenIsNotWrittenOtherwise(t *testing.T) {
 }
 
 func TestBadSectorsAreNoOutage(t *testing.T) {
-	// The headers of some segments cannot be read, for good or for now. All others are used, the volume is known, and
-	// it stays in use. Where a sector is bad, writing goes on in other segments.
+	// The headers of some segments cannot be read, for good, or the first times. All others are used, the volume is known,
+	// and it stays in use. Where sectors are bad, writing goes on in other segments, and a check says that it does not
+	// know what lies there.
 	for name, cause := range map[string]error{"bad": unix.EIO, "now": errors.New("no answer")} {
 		r := newRig(t, 16, nil)
 		r.mustKeep(1, 1000)
@@ -156,8 +157,12 @@ func TestBadSectorsAreNoOutage(t *testing.T) {
 			n := (off - firstSegment) / minSegment
 			return off >= firstSegment && (off-firstSegment)%minSegment == 0 && n%3 == 1
 		}
+		var tries [32]atomic.Int32 // of each segment
 		r.dev.fails(func(op string, off int64) error {
-			if op == "read" && bad(off) {
+			if op != "read" || !bad(off) {
+				return nil
+			}
+			if n := tries[(off-firstSegment)/minSegment].Add(1); cause == unix.EIO || n < failures {
 				return cause
 			}
 			return nil
@@ -166,6 +171,10 @@ func TestBadSectorsAreNoOutage(t *testing.T) {
 		r.attach() // waits until all is known
 		if s := r.v.State(); s.Away != nil || r.v.Stats().Outages != 0 || !r.held(1, 1000) {
 			t.Errorf("%s: %+v", name, s)
+		}
+		absent, _ := r.block(1000, 1000)
+		if held, err := over(1, r.v).Verify(t.Context(), absent); held || errors.Is(err, ErrUnread) != (cause == unix.EIO) {
+			t.Errorf("%s: what is not there: %v, %v", name, held, err)
 		}
 		for i := 2; i < 200 && cause == unix.EIO; i++ {
 			r.mustKeep(i, 500_000)
@@ -192,6 +201,50 @@ func TestABadSectorOfAKnownSegment(t *testing.T) {
 			r.mustKeep(i, 500_000)
 		}
 		r.flush()
+	}
+}
+
+func TestASegmentThatIsNotGivenIsAnOutage(t *testing.T) {
+	// A device does not give one segment while it is learned, and says nothing of a bad sector. The volume is out of
+	// use, and no volume without that segment: once the device gives it, its blocks are there.
+	r := newRig(t, 4, nil)
+	r.mustKeep(1, 1000)
+	r.flush()
+	r.close()
+	var times atomic.Int32
+	r.dev.fails(func(op string, off int64) error {
+		if op == "read" && off == firstSegment && times.Add(1) < 2*failures { // when it is back, too
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	r.attach()
+	if s := r.v.Stats(); s.Outages != 1 || !r.held(1, 1000) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestABadBlockIsNoOutage(t *testing.T) {
+	// The sectors of blocks cannot be read, and those of the superblock can. Each is a miss and forgotten, so that it is
+	// kept again elsewhere. The volume stays in use.
+	r := newRig(t, 4, nil)
+	for i := range 2 * failures {
+		r.mustKeep(i, 100_000)
+	}
+	r.flush()
+	r.dev.fails(func(op string, off int64) error {
+		if op == "read" && off >= firstSegment+pageSize {
+			return unix.EIO
+		}
+		return nil
+	})
+	for i := range 2 * failures {
+		if b, _ := r.block(i, 100_000); r.held(i, 100_000) || r.v.Has(b.ID()) {
+			t.Errorf("block %d is there", i)
+		}
+	}
+	if s := r.v.Stats(); r.v.State().Away != nil || s.Outages != 0 || s.Lost != 2*failures {
+		t.Errorf("%v, %+v", r.v.State().Away, s)
 	}
 }
 

@@ -140,6 +140,8 @@ func (s *Set) Verify(ctx context.Context, b hearth.Block) (held bool, err error)
 			err = errors.Join(err, fmt.Errorf("volume %s: %w: its indexes are not read yet", a.Address, ErrUnread))
 		case !v.usable():
 			err = errors.Join(err, fmt.Errorf("volume %s: %w: it is out of use: %w", a.Address, ErrUnread, v.why()))
+		case v.unread() > 0:
+			err = errors.Join(err, fmt.Errorf("volume %s: %w: %d of its segments cannot be read", a.Address, ErrUnread, v.unread()))
 		}
 	}
 	if err == nil {
@@ -187,6 +189,16 @@ func (v *Volume) verify(ctx context.Context, b hearth.Block) (held bool, err err
 		}
 	}
 	return false, nil
+}
+
+// unread is how many segments nobody can read, until they are written anew.
+func (v *Volume) unread() (n int) {
+	for i := range v.segments {
+		if v.segments[i].unread.Load() {
+			n++
+		}
+	}
+	return n
 }
 
 // overwritten is errOver if another node has begun a segment anew since this one read it.

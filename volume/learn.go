@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -12,8 +13,12 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// learners is how many segments are read at a time.
-const learners = 8
+const (
+	// learners is how many segments are read at a time.
+	learners = 8
+	// learnFirst is after how long a segment that could not be read is read once more. It is twice as long each time.
+	learnFirst = 50 * time.Millisecond
+)
 
 // learn reads the indexes of all segments, and keeps the places of this node's blocks. Segments that no
 // index closes were open when a node ended; their records are found by their headers, and where the range
@@ -55,10 +60,13 @@ func (v *Volume) Relearn(ctx context.Context) error {
 	v.reading.Add(1) // before anything is forgotten
 	v.drop(func(id hearth.ID, _ record.Place, _ uint32) bool { return !v.o.Mine(id) })
 	done := make(chan struct{})
-	v.work.Go(func() {
+	if !v.begin(func() {
 		defer close(done)
 		v.learn()
-	})
+	}) {
+		v.reading.Add(-1)
+		return errClosed
+	}
 	select {
 	case <-done:
 		return nil
@@ -67,17 +75,29 @@ func (v *Volume) Relearn(ctx context.Context) error {
 	}
 }
 
-// learnSegment reads one segment's index, and reports whether it is known then, and whether it should be closed.
+// learnSegment reads one segment's index, up to failures times. It reports whether all is known of it that can be
+// read, and whether it should be closed. If the device does not give it, the volume goes out of use, and all is learned
+// again once it is back. What cannot be read of a device that gives its superblock is noted as unread.
 func (v *Volume) learnSegment(n uint32) (known, left bool) {
-	h, notes, err := v.look(n, func(op func() error) error { return v.aside(v.ctx, op) })
+	aside := func(op func() error) error { return v.aside(v.ctx, op) }
+	h, notes, err := v.look(n, aside)
+	for try, wait := 1, learnFirst; err != nil && v.usable() && try < failures; try, wait = try+1, 2*wait {
+		select {
+		case <-time.After(wait):
+		case <-v.ctx.Done():
+		}
+		h, notes, err = v.look(n, aside)
+	}
 	switch {
 	case err != nil && (v.ctx.Err() != nil || err == errAway):
 		return false, false
-	case v.spoiled(err, func(op func() error) error { return v.aside(v.ctx, op) }):
-		return true, false // as much of it is known as there is
-	case err != nil:
-		v.failure(err)
+	case v.spoiled(err, aside):
+		v.segments[n].unread.Store(true)
 		return true, false
+	case err != nil:
+		v.stats.errors.Add(1)
+		v.leave(err)
+		return false, false
 	}
 	v.failed.Store(0)
 	if !v.enter() {
@@ -94,7 +114,9 @@ func (v *Volume) spoiled(err error, run func(op func() error) error) bool {
 		return false
 	}
 	if err := run(v.same); err != nil {
-		v.leave(err)
+		if v.ctx.Err() == nil {
+			v.leave(err)
+		}
 		return false
 	}
 	v.stats.errors.Add(1)
@@ -132,6 +154,7 @@ func (v *Volume) adopt(n uint32, h looked, notes []record.Note) bool {
 	}
 	s.generation, s.began, s.learned = h.generation, h.began, true
 	s.salt.Store(h.salt)
+	s.unread.Store(false)
 	for _, x := range notes {
 		if !v.o.Mine(x.ID) {
 			continue
@@ -154,7 +177,7 @@ func (v *Volume) adopt(n uint32, h looked, notes []record.Note) bool {
 // and appends to it, its own index takes this one's place. If it fails, the segment is found by its headers again.
 func (v *Volume) closeFor(n uint32) error {
 	w := &v.writer
-	if n == w.open || n == w.spare || !v.owns(n) || v.stopped() != nil || v.ctx.Err() != nil {
+	if n == w.open || n == w.spare || !v.owns(n) || !v.usable() || v.stopped() != nil || v.ctx.Err() != nil {
 		return nil
 	}
 	h, notes, err := v.look(n, v.here) // anew: much may have happened since it was learned

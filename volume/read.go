@@ -123,7 +123,13 @@ func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n 
 	v.reads.Put(r)
 	defer view.Release()
 	if err != nil {
-		v.failure(err)
+		if !harmed(err) {
+			v.failure(err)
+		} else if v.spoiled(err, func(op func() error) error { return v.aside(ctx, op) }) { // a block of a device that is well
+			if _, ok := v.index.Remove(id, &p); ok {
+				v.stats.lost.Add(1)
+			}
+		}
 		return nil, fmt.Errorf("%w: %w", ErrUnread, err)
 	}
 	v.failed.Store(0)

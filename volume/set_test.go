@@ -618,6 +618,37 @@ func TestANamespaceThatComesBackEmpty(t *testing.T) {
 	}
 }
 
+func TestANamespaceThatWasMadeAnew(t *testing.T) {
+	// A target is set up anew after a restart: the same bytes have another UUID, as the kernel's target draws one for each
+	// namespace. The volume is let go and taken again by itself.
+	memory := fakenvmet.NewMemory(64 << 20)
+	o := fakenvmet.NamespaceOptions{Size: 64 << 20, Backing: memory}
+	target, err := fakenvmet.New(fakenvmet.Options{Namespaces: []fakenvmet.NamespaceOptions{o}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.Close)
+	r := newSet(t, 1)
+	a := r.make(Scheme + target.Address() + "/" + fakenvmet.NQN + "?queues=1")
+	if err := errors.Join(r.keep(1, 5000), r.set.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	target.Kill()
+	target.RemoveNamespace(1)
+	if _, err := target.AddNamespace(o); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for !r.held(1, 5000) { // a read finds out; until it is attached again each is a miss
+		<-r.told
+	}
+	if s := a.Stats(); s.Why != nil || s.State.Away != nil || s.Remote.Connections != 1 {
+		t.Errorf("%v, %+v, %+v", s.Why, s.State, s.Remote)
+	}
+}
+
 // fakeBlank is the Device below a target that is down.
 type fakeBlank struct{ *fakenvmet.Memory }
 

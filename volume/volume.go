@@ -13,6 +13,7 @@ import (
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/record"
 	"github.com/hearthfs/hearth/internal/device"
+	"github.com/hearthfs/hearth/volume/nvmetcp"
 )
 
 const (
@@ -67,7 +68,8 @@ type State struct {
 
 // segment is what this node knows of a segment of the volume.
 type segment struct {
-	salt atomic.Uint64 // of its records; 0: unknown, or nothing is there
+	salt   atomic.Uint64 // of its records; 0: unknown, or nothing is there
+	unread atomic.Bool   // its header or its index cannot be read, so that nobody knows what lies in it
 
 	// The holder of Volume.turn owns the rest.
 	generation uint64
@@ -104,6 +106,8 @@ type Volume struct {
 	outage chan struct{} // capacity 1: the volume went out of use
 	news   news          // told when State changes
 	work   sync.WaitGroup
+	ending sync.Mutex    // guards ended
+	ended  bool          // nothing is added to work any more
 	wrote  chan struct{} // closed when the writer has ended
 	reads  sync.Pool     // of *read
 	gone   chan struct{} // closed once the device has another volume, or none: away says which
@@ -179,7 +183,20 @@ func (v *Volume) most() int { return int(min(v.g.segment/1024, maxRecords)) }
 // before. It waits for everything that does not hang. A second call returns the same.
 func (v *Volume) Close() error { return v.close() }
 
+// begin runs something that end waits for. It returns false behind the end.
+func (v *Volume) begin(do func()) bool {
+	v.ending.Lock()
+	defer v.ending.Unlock()
+	if !v.ended {
+		v.work.Go(do)
+	}
+	return !v.ended
+}
+
 func (v *Volume) end() error {
+	v.ending.Lock()
+	v.ended = true
+	v.ending.Unlock()
 	v.queue.close()
 	v.cancel(errClosed)
 	v.work.Wait()
@@ -297,7 +314,8 @@ func (v *Volume) protected() *pause {
 
 // isGone reports whether an error of same means that the volume is there no more. It does not come back by itself.
 func isGone(err error) bool {
-	return errors.Is(err, ErrNoVolume) || errors.Is(err, ErrForeign) || errors.Is(err, ErrNewer) || errors.Is(err, errOther)
+	return errors.Is(err, ErrNoVolume) || errors.Is(err, ErrForeign) || errors.Is(err, ErrNewer) || errors.Is(err, errOther) ||
+		errors.Is(err, nvmetcp.ErrReplaced)
 }
 
 // same reads the superblock, and reports whether it is this volume's.
@@ -375,7 +393,9 @@ var errAway = errors.New("the volume's device does not answer")
 // failure counts a read that failed, and takes the volume out of use after some in a row.
 func (v *Volume) failure(err error) {
 	v.stats.errors.Add(1)
-	if errors.Is(err, errSmaller) { // others lie behind the end, too
+	if isGone(err) {
+		v.leave(err)
+	} else if errors.Is(err, errSmaller) { // others lie behind the end, too
 		v.leave(fmt.Errorf("%w (the volume needs %d)", err, v.g.size))
 	} else if v.failed.Add(1) >= failures {
 		v.leave(err)

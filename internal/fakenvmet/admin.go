@@ -204,12 +204,12 @@ func sorted(all map[uint32]*Namespace) []*Namespace {
 	return list
 }
 
-// uuid names a namespace for as long as its target lives.
+// uuid names a namespace for as long as its target lives. One that is added in another's place has another one.
 func (n *Namespace) uuid() []byte {
 	id := make([]byte, 16)
 	copy(id, n.target.serial[:8])
 	id[6], id[8] = 0x40|id[6]&0xF, 0x80|id[8]&0x3F // version 4
-	binary.LittleEndian.PutUint32(id[12:], n.id)
+	binary.LittleEndian.PutUint32(id[12:], n.made)
 	return id
 }
 

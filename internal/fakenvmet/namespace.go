@@ -36,6 +36,7 @@ type NamespaceOptions struct {
 // Namespace is one namespace of a Target. All methods may be called at any time.
 type Namespace struct {
 	id        uint32
+	made      uint32 // namespaces that the target had made before
 	target    *Target
 	backing   Backing
 	blockSize int64
@@ -72,7 +73,7 @@ func newNamespace(t *Target, o NamespaceOptions) (*Namespace, error) {
 	if o.Backing == nil {
 		o.Backing = NewMemory(o.Size)
 	}
-	n := &Namespace{id: o.ID, target: t, backing: o.Backing, blockSize: int64(o.BlockSize), volatile: o.Volatile,
+	n := &Namespace{id: o.ID, made: t.made.Add(1), target: t, backing: o.Backing, blockSize: int64(o.BlockSize), volatile: o.Volatile,
 		size: o.Size, largest: o.Size, readOnly: o.ReadOnly}
 	if o.Volatile {
 		n.cache = map[int64][]byte{}

@@ -106,6 +106,7 @@ type Target struct {
 	o          Options
 	serial     string
 	namespaces atomic.Pointer[map[uint32]*Namespace] // replaced whole, under mu
+	made       atomic.Uint32                         // namespaces, ever
 	fault      atomic.Pointer[Fault]
 	paused     atomic.Pointer[chan struct{}] // nil while running; closed by Resume
 	counts     counts

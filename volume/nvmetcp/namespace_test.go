@@ -405,7 +405,7 @@ func TestAnotherNamespaceInItsPlace(t *testing.T) {
 			change(f)
 			f.refuse(nil)
 			_, err := n.WriteAt(make([]byte, 4096), 0)
-			if !errors.Is(err, ErrNamespace) || f.count(opWrite) != 0 {
+			if !errors.Is(err, ErrNamespace) || !errors.Is(err, ErrReplaced) || f.count(opWrite) != 0 {
 				t.Errorf("%v, %d writes", err, f.count(opWrite))
 			}
 		})

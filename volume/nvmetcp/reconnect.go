@@ -2,6 +2,7 @@ package nvmetcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -165,7 +166,7 @@ func (n *Namespace) down(c *controller) {
 }
 
 // failed notes why there is no connection. Once Patience is over, commands fail at once. A refusal gets no shorter
-// time: a target that starts has its subsystems and namespaces one after another.
+// time: a target that starts has its subsystems and namespaces one after another. Another namespace in our place does.
 func (n *Namespace) failed(cause error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,6 +175,11 @@ func (n *Namespace) failed(cause error) {
 	}
 	if cause != nil {
 		n.cause = cause
+	}
+	if errors.Is(cause, ErrReplaced) { // it does not come back by itself
+		n.failing = fmt.Errorf("no connection: %w", cause)
+		n.moved.Broadcast()
+		return
 	}
 	if time.Since(n.lost) < n.o.Patience {
 		return
@@ -190,12 +196,12 @@ func (n *Namespace) changed(now namespaceInfo) error {
 	case was.blocks == 0: // of Open
 	case now.id != was.id:
 		n.mu.Unlock()
-		return fmt.Errorf("%w: namespace %d was %q and is %q now: another one has its place", ErrNamespace, n.o.NSID,
-			was.id, now.id)
+		return fmt.Errorf("%w: namespace %d was %q and is %q now: %w", ErrNamespace, n.o.NSID,
+			was.id, now.id, ErrReplaced)
 	case now.blockBits != was.blockBits:
 		n.mu.Unlock()
-		return fmt.Errorf("%w: namespace %d had blocks of %d bytes and has %d now: it was formatted", ErrNamespace,
-			n.o.NSID, 1<<was.blockBits, 1<<now.blockBits)
+		return fmt.Errorf("%w: namespace %d had blocks of %d bytes and has %d now: %w", ErrNamespace,
+			n.o.NSID, 1<<was.blockBits, 1<<now.blockBits, ErrReplaced)
 	}
 	n.space = now
 	n.mu.Unlock()

@@ -13,6 +13,9 @@ var (
 	ErrPath = errors.New("no path to the namespace")
 	// ErrNamespace means that the namespace is gone, has another shape than before, or cannot be written.
 	ErrNamespace = errors.New("the namespace cannot do this")
+	// ErrReplaced means that the namespace is not the one that was opened. Close this one and open it anew. It comes
+	// with ErrNamespace.
+	ErrReplaced = errors.New("another one has its place")
 	// ErrData means that the target could not read or write these blocks. Others may be well.
 	ErrData = errors.New("the target failed on these blocks")
 	// ErrRefused means that the target did not accept us or a command: what was configured is wrong.
