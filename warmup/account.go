@@ -2,6 +2,7 @@ package warmup
 
 import (
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 )
@@ -246,8 +247,8 @@ type Times struct {
 	Worked float64 `json:"worked_s"`
 }
 
-// The verdicts are the categories in order: the worst of a file's extents decides.
-// Records keep these numbers, so new ones are added at the end.
+// The verdicts are the categories. Those of a load are in order: the worst of a file's extents decides; for a
+// check, worse says so. Records keep these numbers, so new ones are added at the end.
 const (
 	wasPresent = iota
 	wasDone
@@ -263,6 +264,13 @@ const (
 // Of is the category of a verdict.
 func (c *Counters) Of(verdict int) *Tally {
 	return [...]*Tally{&c.Present, &c.Done, &c.Changed, &c.Vanished, &c.NotKept, &c.Failed, &c.Archived, &c.Unread}[verdict]
+}
+
+// worse reports whether a verdict of a check is worse than another one. What is known of a file says more than that
+// a part of it could not be looked at.
+func worse(a, b int) bool {
+	ranking := []int{wasPresent, wasUnread, wasChanged, wasVanished, wasNotKept, wasFailed}
+	return slices.Index(ranking, a) > slices.Index(ranking, b)
 }
 
 // Refusal says why something is not done, with the cure. It is fs.ErrPermission.

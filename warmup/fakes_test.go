@@ -317,7 +317,7 @@ func (f *fakeRecords) Save(r Record) error {
 		return errors.New("killed")
 	}
 	was := f.last[r.ID]
-	for v := range wasFailed + 1 {
+	for v := range verdicts {
 		if a, b := was.Counters.Of(v), r.Counters.Of(v); b.Files < a.Files || b.Bytes < a.Bytes {
 			f.t.Errorf("counters fell from %+v to %+v", was.Counters, r.Counters)
 		}

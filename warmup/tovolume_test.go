@@ -1,6 +1,7 @@
 package warmup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,20 +205,23 @@ func TestWhatVolumesDoNotTake(t *testing.T) {
 	}
 }
 
-// unread is a Checker that cannot look at some files.
+// unread is a Checker that cannot look at some blocks.
 type unread struct {
 	fakeChecker
-	which func(key string) bool
+	which func(key string, block int64) bool
 }
 
 func (u *unread) Verify(ctx context.Context, o *hearth.Object, first, n int64, pace Pace) (v Verdict) {
-	if !u.which(o.Key) {
-		return u.fakeChecker.Verify(ctx, o, first, n, pace)
-	}
 	for i := first; i < first+n; i++ {
-		v.Unread += int64(o.Block(i).Len())
+		if u.which(o.Key, i) {
+			v.Unread += int64(o.Block(i).Len())
+			v.Unable = "volume x is out of use"
+			continue
+		}
+		seen := u.fakeChecker.Verify(ctx, o, i, 1, pace)
+		v.Whole, v.Missing, v.Corrupt, v.Read = v.Whole+seen.Whole, v.Missing+seen.Missing, v.Corrupt+seen.Corrupt, v.Read+seen.Read
+		v.Cause = cmp.Or(v.Cause, seen.Cause)
 	}
-	v.Unable = "volume x is out of use"
 	return v
 }
 
@@ -229,7 +233,7 @@ func TestACheckThatCannotLook(t *testing.T) {
 		w.bucket.put(fmt.Sprintf("f%03d", i), "e", 1000)
 	}
 	v := w.withVolumes(fakeRoom(1 << 30))
-	checker := &unread{fakeChecker: fakeChecker{w: w, bad: map[string]bool{}}, which: func(key string) bool { return key == "f007" }}
+	checker := &unread{fakeChecker: fakeChecker{w: w, bad: map[string]bool{}}, which: func(key string, _ int64) bool { return key == "f007" }}
 	w.volumes.Checker = checker
 	w.open()
 	if x := w.over(w.volume(Request{})); x.State != Done {
@@ -241,10 +245,51 @@ func TestACheckThatCannotLook(t *testing.T) {
 	if c := x.Checked; x.State != Partly || c.Unread != (Tally{Files: 1, Bytes: 1000}) || c.Whole.Files != 199 || c.Missing.Files+c.Corrupt.Files != 0 || len(x.Samples) != 1 || x.Samples[0] != want {
 		t.Errorf("%s %s: %+v, %+v", x.State, x.Error, x.Checked, x.Samples)
 	}
-	checker.which = func(string) bool { return true }
+	checker.which = func(string, int64) bool { return true }
 	x = w.over(w.volume(Request{Check: true}))
 	if c := x.Checked; x.State != Failed || !strings.HasSuffix(x.Error, "could not look: volume x is out of use") || c.Missing.Files+c.Corrupt.Files != 0 {
 		t.Errorf("%s %s: %+v", x.State, x.Error, x.Checked)
+	}
+}
+
+func TestACheckThatCannotLookAtAPart(t *testing.T) {
+	// A file of which a check could not look at a part counts by the worst that it found in the rest, wherever that
+	// part lies: as corrupt or missing, and as unread only if the rest is whole.
+	for _, last := range []bool{false, true} {
+		w := newWorld(t)
+		v := w.withVolumes(fakeRoom(1 << 30))
+		for _, key := range []string{"corrupt", "missing", "whole"} {
+			w.bucket.put(key, "e", 100<<20)
+		}
+		blind := int64(0)
+		if last {
+			blind = (100<<20)/hearth.BlockSize - 1
+		}
+		w.volumes.Checker = &unread{
+			fakeChecker: fakeChecker{w: w, bad: map[string]bool{"corrupt": true}},
+			which:       func(_ string, block int64) bool { return block == blind },
+		}
+		w.open()
+		if x := w.over(w.volume(Request{})); x.State != Done {
+			t.Fatalf("%s %s", x.State, x.Error)
+		}
+		w.keeper.blocks = v.blocks // which the fake checker looks at
+		w.keeper.evict(func(h *fakeHeld) bool { return h.block.Object.Key == "missing" })
+		x := w.over(w.volume(Request{Check: true}))
+		c := x.Checked
+		if c.Corrupt.Files != 1 || c.Missing.Files != 1 || c.Unread.Files != 1 || c.Whole.Files != 0 {
+			t.Errorf("the last block is unread, %v: %s %s: %+v, %+v", last, x.State, x.Error, c, x.Samples)
+		}
+		if c.Unread.Bytes != 3*hearth.BlockSize || c.Whole.Bytes != 100<<20-hearth.BlockSize {
+			t.Errorf("the last block is unread, %v: %+v", last, c)
+		}
+		said := map[string]string{}
+		for _, s := range x.Samples {
+			said[s.Path] = s.What // the last one is the worst
+		}
+		if said["/corrupt"] != isCorrupt || said["/missing"] != isMissing || said["/whole"] != isUnread {
+			t.Errorf("the last block is unread, %v: %+v", last, x.Samples)
+		}
 	}
 }
 

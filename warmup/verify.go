@@ -218,7 +218,7 @@ func (c *commit) tally(it *item) {
 	part := r.Cursor.part(it)
 	add := func(verdict int, bytes int64, what, cause string) {
 		part.Bytes.Of(verdict).Bytes += bytes
-		if verdict > part.Verdict {
+		if worse(verdict, part.Verdict) {
 			part.Verdict = verdict
 			c.job.found(it.ref.path(), what, cause)
 		}
