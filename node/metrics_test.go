@@ -86,7 +86,7 @@ func labels() map[string]string {
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
 		"news":      "`told` (each node counts), `heard` (from a node), `asked` (of the owner or the bucket, for what was heard), `lost` (a node did not answer, or too many waited: it learns when its names' time is over)",
-		"outcome":   "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`, `archived` (to be restored first)",
+		"outcome":   "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`, `archived` (to be restored first), `unread` (a check could not look at it)",
 		"purpose":   "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
 		"tier":      "`ram`, `disk`, `volume`",
 		"volume":    "addresses of volumes, 16 at most",
