@@ -29,7 +29,7 @@ func observed(is func(string) func(level) string) []scenario {
 
 // dashboard: every query of the dashboard, and every expression of the alert rules,
 // asks for metrics, labels and values that a live node exports, which has a job at work and
-// one that is done, a pin, and siblings brought ahead of readers.
+// one that is done, a pin, siblings brought ahead of readers, and a volume.
 func dashboard(e *env) {
 	o := e.origin()
 	set, err := hearthtest.Set("D1")
@@ -37,7 +37,7 @@ func dashboard(e *env) {
 	list := e.load(o, set.Reduced(1, 20))
 	ahead := e.load(o, hearthtest.DataSet{Name: "ahead", Groups: []hearthtest.Group{{Dir: "ahead", Dirs: 1, Files: 200, Min: 8 << 10, Max: 8 << 10}}})
 	e.load(o, hearthtest.DataSet{Name: "slow", Groups: []hearthtest.Group{{Dir: "slow", Dirs: 1, Files: 3, Min: 4 << 20, Max: 4 << 20}}})
-	h := e.mount(o, settings{})
+	h := e.mount(o, settings{extra: fmt.Sprintf("volumes: [%q]", e.formatVolume("volume", 64<<20))})
 	e.good("through the mount", epoch(h.dir, list, 1, 2, 0))
 	e.eventually("siblings brought", func() bool {
 		e.good("in random order", epoch(h.dir, ahead, 1, 4, 0))
@@ -133,7 +133,7 @@ func exported(text string) (all []series) {
 }
 
 // knownLabels: each metric of hearth that a live node exports stands in docs/metrics.md,
-// and no label has a value that is not listed there; those of dir are paths, of peer nodes.
+// and no label has a value that is not listed there; those of dir and volume are paths, of peer nodes.
 func (e *env) knownLabels(h *hearth) {
 	e.Helper()
 	page, err := os.ReadFile("../docs/metrics.md")
@@ -150,7 +150,7 @@ func (e *env) knownLabels(h *hearth) {
 			e.Errorf("docs/metrics.md has no %s", s.name)
 		}
 		for _, l := range regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`).FindAllStringSubmatch(s.labels, -1) {
-			path := l[1] == "dir" && (strings.HasPrefix(l[2], "/") || strings.HasPrefix(l[2], `\"/`))
+			path := (l[1] == "dir" || l[1] == "volume") && (strings.HasPrefix(l[2], "/") || strings.HasPrefix(l[2], `\"/`))
 			if checked++; l[1] != "le" && l[1] != "peer" && s.name != "hearth_build_info" && !path && !strings.Contains(listed[l[1]], "`"+l[2]+"`") {
 				e.Errorf("%s{%s}: docs/metrics.md lists no such value of %s", s.name, s.labels, l[1])
 			}
