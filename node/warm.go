@@ -152,7 +152,8 @@ func (n *Node) small(m Mount, e fuse.Events) fuse.Events {
 	}
 	e.Came = n.jobs.ahead.Came
 	e.Read = func(o *hearth.Object, size int, held bool) {
-		n.jobs.ahead.Read(o, size, held || n.volumes.Has(o.Block(0).ID())) // it does not wait for the origin
+		// A volume does not let wait as the origin does. With All it may have just got what came from there.
+		n.jobs.ahead.Read(o, size, held || !n.config.Volumes.All && n.volumes.Has(o.Block(0).ID()))
 	}
 	if m.NoPrefetch {
 		e.Read = func(o *hearth.Object, _ int, held bool) { n.jobs.ahead.Used(o, held) }

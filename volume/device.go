@@ -113,8 +113,8 @@ func (f *File) with(do func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	if outer := raw.Control(func(fd uintptr) { err = do(int(fd)) }); outer != nil {
-		return outer
+	if raw.Control(func(fd uintptr) { err = do(int(fd)) }) != nil { // the one reason that it has
+		return fs.ErrClosed
 	}
 	return err
 }

@@ -317,13 +317,21 @@ func TestADeviceThatHangsIsAttachedLater(t *testing.T) {
 		}
 		hang := make(chan struct{})
 		d.fails(func(string, int64) error { <-hang; return errors.New("gone") })
+		var left *attachError
 		for range 3 {
-			if _, err := Attach(d, Options{Pool: hearth.NewPool(64 << 20), Cluster: cluster}); err == nil {
-				t.Fatal("a device that hangs is attached")
+			_, err := Attach(d, Options{Pool: hearth.NewPool(64 << 20), Cluster: cluster})
+			if !errors.As(err, &left) {
+				t.Fatalf("a device that hangs is attached: %v", err)
+			}
+			select {
+			case <-left.came:
+				t.Error("the next attempt does not wait for this one")
+			default:
 			}
 		}
 		close(hang)
 		synctest.Wait()
+		<-left.came
 		d.fails(func(op string, _ int64) error { t.Errorf("a %s after the end", op); return errors.New("closed") })
 		<-time.After(time.Hour)
 	})

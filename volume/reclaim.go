@@ -38,6 +38,8 @@ func (v *Volume) reserve(errs []error) error {
 // contended is how many segments in a row may turn out to be begun anew by other nodes, before a block is dropped.
 const contended = 64
 
+var errSpoiled = errors.New("none of the volume's segments that are this node's can be read")
+
 var errContended = errors.New("other nodes write to the segments of the volume that are this node's")
 
 // owns reports whether this node appends to a segment.
@@ -50,7 +52,9 @@ func (v *Volume) oldest() (n uint32, free bool, err error) {
 		if !v.o.Owns(v.g.volume, span) {
 			continue
 		}
-		err = errLearning
+		if err = errLearning; v.reading.Load() == 0 {
+			err = errSpoiled
+		}
 		first := uint32(span) * v.g.span
 		for i := first; i < min(first+v.g.span, v.g.count); i++ {
 			s := &v.segments[i]
@@ -114,6 +118,9 @@ func (v *Volume) reclaim(errs []error, n uint32) error {
 	w := &v.writer
 	notes, err := v.contents(n)
 	if err != nil && !v.spoiled(err, v.here) { // else it has no blocks any more
+		if !harmed(err) {
+			v.failure(err)
+		}
 		return err
 	}
 	v.stats.reclaimed.Add(1)

@@ -199,11 +199,19 @@ func (a *Attachment) run(ctx context.Context) {
 				a.why.Store(&gone)
 			}
 			a.volume.Store(nil)
-			a.end(dev, v, v.Close())
+			_ = v.Close() // its cause is told by State
+			a.end(dev)
 			if gone == nil {
 				return
 			}
 			a.set.o.Told(a)
+		}
+		if hangs := (*attachError)(nil); errors.As(err, &hangs) { // each attempt would leave one more thread in the device
+			select {
+			case <-hangs.came:
+			case <-ctx.Done():
+				return
+			}
 		}
 		select {
 		case <-time.After(wait):
@@ -250,18 +258,10 @@ func (a *Attachment) Tried(ctx context.Context) error {
 	return nil
 }
 
-// end closes the device. If a write hangs on a file or block device that is done once it comes back, since the number
-// of the file may be another one's then. A connection is closed at once, which ends what hangs.
-func (a *Attachment) end(dev Opened, v *Volume, closed error) {
+// end closes the device. What was not flushed is lost, as after a crash. What hangs in a file ends on its own.
+func (a *Attachment) end(dev Opened) {
 	a.remote.Store(nil)
-	if errors.Is(closed, errHangs) && !a.Address.Remote() {
-		go func() {
-			<-v.wrote
-			_ = dev.Close()
-		}()
-		return
-	}
-	_ = dev.Close() // what was not flushed is lost, as after a crash
+	_ = dev.Close()
 }
 
 // attach opens the device and attaches the volume on it.
@@ -296,7 +296,7 @@ func (a *Attachment) attach(ctx context.Context) (Opened, *Volume, error) {
 		err = errors.Join(errSameTwice, v.Close())
 	}
 	if err != nil {
-		a.end(dev, v, err)
+		a.end(dev)
 		return nil, nil, fmt.Errorf("volume %s: %w", a.Address, err)
 	}
 	if a.set.relearned.Load() != before {

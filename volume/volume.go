@@ -144,7 +144,9 @@ func Attach(d Device, o Options) (*Volume, error) {
 	v.outage = make(chan struct{}, 1)
 	go v.guard.LookOut()
 	joined := make(chan geometry, 1) // an abandoned op has room for its result
+	came := make(chan struct{})
 	err := v.aside(v.ctx, func() error {
+		defer close(came)
 		g, err := join(d, o.Cluster)
 		joined <- g
 		return err
@@ -161,7 +163,7 @@ func Attach(d Device, o Options) (*Volume, error) {
 	if err != nil {
 		v.cancel(err)
 		v.guard.Close()
-		return nil, fmt.Errorf("attach the volume: %w", err)
+		return nil, &attachError{err, came}
 	}
 	if readOnly(d) {
 		v.paused.Store(v.protected())
@@ -175,6 +177,15 @@ func Attach(d Device, o Options) (*Volume, error) {
 	v.work.Go(v.stay)
 	return v, nil
 }
+
+// attachError says why a volume is not attached. came is closed once its device is asked for nothing any more.
+type attachError struct {
+	error
+	came <-chan struct{}
+}
+
+func (e *attachError) Error() string { return "attach the volume: " + e.error.Error() }
+func (e *attachError) Unwrap() error { return e.error }
 
 // most is how many records a segment has at most.
 func (v *Volume) most() int { return int(min(v.g.segment/1024, maxRecords)) }
@@ -209,16 +220,13 @@ func (v *Volume) end() error {
 			<-v.wrote
 			release()
 		}()
-		return errHangs
+		return errors.New("close the volume: its device does not answer")
 	}
 	release()
 	return v.writer.err
 }
 
-var (
-	errClosed = errors.New("the volume is closed")
-	errHangs  = errors.New("close the volume: its device does not answer")
-)
+var errClosed = errors.New("the volume is closed")
 
 // Info is what the superblock says.
 func (v *Volume) Info() Info { return v.g.info() }
