@@ -226,11 +226,19 @@ func (m *lentModel) fsck() {
 
 func (m *lentModel) replace() { m.Replaced(m.object()); m.fill() }
 
-// floor has others fill the file system.
+// floor has others fill the file system, and then go. The directory knows of both before anything else is done: what it
+// evicts for them is the room in which the next files are lent.
 func (m *lentModel) floor() {
-	m.full.Store(true)
-	m.fill()
-	m.full.Store(false)
+	m.t.Helper()
+	for _, full := range []bool{true, false} {
+		m.full.Store(full)
+		if !hearthtest.Eventually(m.t.Context(), watchdog, func() bool { return m.Stats().Dirs[0].Limit < m.budget == full }) {
+			m.t.Fatalf("it does not know that the file system is full, or not any more (%v): %+v", full, m.Stats())
+		}
+		if full {
+			m.fill()
+		}
+	}
 }
 
 // restart opens the directory anew, perhaps with another budget, in or outside of a ring,
