@@ -188,7 +188,10 @@ func broken(check int) error { return fmt.Errorf("%w: check %d", errFake, check)
 
 func (c *fakeConn) run() error {
 	ic := c.in[:128]
-	if _, err := io.ReadFull(c, ic); err != nil || ic[0] != 0 || ic[2] != 128 || ic[10] != 0 {
+	if _, err := io.ReadFull(c, ic); err != nil {
+		return err // the host has changed its mind
+	}
+	if ic[0] != 0 || ic[2] != 128 || ic[10] != 0 {
 		return broken(1)
 	}
 	c.digests = [2]bool{ic[11]&1 != 0, ic[11]&2 != 0}
