@@ -113,8 +113,9 @@ func (t *Tiers) Close() {
 	}
 }
 
-// lasts admits to volumes what comes from the bucket: all that they take, or what comes whole and the disk has no
-// room for. That is what the disk would evict at once.
+// lasts admits to volumes what comes from the bucket: all that they take, or what the disk has no room for. That is what
+// the disk would evict at once. Of a large object a block comes whole, or not to volumes. A small one is brought whole
+// for a part of it, as for the disk: READs of a mount may be shorter than it is.
 func lasts(w Wiring, disk Disk) cache.Admit {
 	if w.Volumes == nil {
 		return cache.Never
@@ -124,7 +125,7 @@ func lasts(w Wiring, disk Disk) cache.Admit {
 		return keep
 	}
 	return func(b hearth.Block, n int) bool {
-		if n > 0 && n < b.Len() || !keep(b, n) {
+		if n > 0 && n < b.Len() && b.Object.Blocks() > 1 || !keep(b, n) {
 			return false
 		}
 		if disk == nil {

@@ -343,8 +343,8 @@ func (v *fakeVolumes) Keep(context.Context, hearth.Block, *hearth.View) error {
 }
 
 func TestWhatComesToVolumes(t *testing.T) {
-	// A block that misses goes to volumes if it comes whole and no disk has room for it, or always if all is to be
-	// kept there. What the disk takes goes there only once the disk evicts it. A warm-up of volumes puts it there.
+	// A block that misses goes to volumes if no disk has room for it, or always if all is to be kept there. A small object
+	// is brought whole for a part of it, and a block of a large one is not. What the disk takes goes there only once the disk evicts it. A warm-up of volumes puts it there.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
@@ -366,19 +366,22 @@ func TestWhatComesToVolumes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		read := func(key string, n int) int64 {
+		read := func(key string, size int64, n int) int64 {
 			before := vol.kept.Load()
-			v, err := tiers.Own.Get(t.Context(), hearthtest.NewObject(name+key, 20_000, 1).Block(0), 0, n)
+			v, err := tiers.Own.Get(t.Context(), hearthtest.NewObject(name+key, size, 1).Block(0), 0, n)
 			if err != nil {
 				t.Fatal(err)
 			}
 			v.Release()
 			return vol.kept.Load() - before
 		}
-		if got := read("whole", 20_000); got != c.whole {
+		if got := read("whole", 20_000, 20_000); got != c.whole {
 			t.Errorf("%s: a whole block is kept %d times", name, got)
 		}
-		if got := read("part", 100); got != c.part {
+		if got := read("small", 20_000, 100); got != c.whole {
+			t.Errorf("%s: a small object of which a part was read is kept %d times", name, got)
+		}
+		if got := read("part", 3<<20, 100); got != c.part {
 			t.Errorf("%s: a block of which a part was read is kept %d times", name, got)
 		}
 		before := vol.kept.Load()
