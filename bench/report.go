@@ -43,8 +43,8 @@ type side struct {
 	Tried       map[int]float64 `json:"tried,omitempty"`
 	// TriedCPU are the CPU seconds of who served, likewise.
 	TriedCPU map[int]float64 `json:"tried_daemon_cpu,omitempty"`
-	// Wasted are bytes of objects that were fetched beyond what was read; nil: not
-	// asked. Told is what the node itself has counted so; nil: it counts nothing.
+	// Wasted are the bytes of objects that were fetched beyond what was read. nil means that nobody looked.
+	// Told is the node's own count of them. nil means that it counts none.
 	Wasted *int64 `json:"wasted_bytes,omitempty"`
 	Told   *int64 `json:"told_wasted_bytes,omitempty"`
 }

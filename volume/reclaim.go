@@ -38,9 +38,10 @@ func (v *Volume) reserve(errs []error) error {
 // contended is how many segments in a row may turn out to be begun anew by other nodes, before a block is dropped.
 const contended = 64
 
-var errSpoiled = errors.New("none of the volume's segments that are this node's can be read")
-
-var errContended = errors.New("other nodes write to the segments of the volume that are this node's")
+var (
+	errSpoiled   = errors.New("none of the volume's segments that are this node's can be read")
+	errContended = errors.New("other nodes write to the segments of the volume that are this node's")
+)
 
 // owns reports whether this node appends to a segment.
 func (v *Volume) owns(n uint32) bool { return v.o.Owns(v.g.volume, int(n/v.g.span)) }

@@ -344,7 +344,8 @@ func (v *fakeVolumes) Keep(context.Context, hearth.Block, *hearth.View) error {
 
 func TestWhatComesToVolumes(t *testing.T) {
 	// A block that misses goes to volumes if no disk has room for it, or always if all is to be kept there. A small object
-	// is brought whole for a part of it, and a block of a large one is not. What the disk takes goes there only once the disk evicts it. A warm-up of volumes puts it there.
+	// is brought whole for a part of it, and a block of a large one is not. What the disk takes goes there only once the
+	// disk evicts it. A warm-up of volumes puts it there.
 	pool := hearthtest.Pool(t, 64<<20)
 	mem := cache.NewRAM(pool, 32<<20)
 	t.Cleanup(mem.Close)
