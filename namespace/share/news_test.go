@@ -340,6 +340,7 @@ func TestAWriterObjectsThatItsDirectoryIsGone(t *testing.T) {
 	// which hears of the removal only then. The writer keeps what it has written. The others, which have
 	// heard that both directories are gone, see them again.
 	r := newRing(t, 4)
+	r.run()
 	r.b.put("d/e/f", "A")
 	changes := r.known(0)
 	root, inside := r.apart(), record.DirectoryHash("/", "\x00"+identity, "d/")
@@ -383,6 +384,7 @@ func TestAWriteBehindLateNewsIsHeard(t *testing.T) {
 	// The news of a removal reaches a node late: it asks again, and finds nothing, just before the name is written
 	// elsewhere. It hears of the write all the same, as its answer is older. So is that of the owner, whom it asked.
 	r := newRing(t, 3)
+	r.run()
 	r.b.put("d/e/f", "A")
 	changes := r.known(0)
 	for _, x := range r.nodes {

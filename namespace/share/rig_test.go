@@ -148,7 +148,7 @@ type rig struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 	past  atomic.Int64 // nanoseconds that have passed besides, as news is timed by the machine's clock
-	begun time.Time
+	begun atomic.Int64 // when the clocks began to run, Unix ns; 0: they stand
 
 	freshness namespace.Freshness
 	news      atomic.Bool // nodes tell each other news; else only age ends what they believe
@@ -173,8 +173,15 @@ type node struct {
 }
 
 func (x *node) now() time.Time {
-	return time.Unix(1750000000, 0).Add(x.skew + time.Duration(x.r.past.Load()) + time.Since(x.r.begun))
+	past := time.Duration(x.r.past.Load())
+	if begun := x.r.begun.Load(); begun != 0 {
+		past += time.Since(time.Unix(0, begun))
+	}
+	return time.Unix(1750000000, 0).Add(x.skew + past)
 }
+
+// run lets the nodes' clocks run from now on, for what is younger or older than news is by that.
+func (r *rig) run() { r.begun.Store(time.Now().UnixNano()) }
 
 // newRing makes nodes that each own the part that placement gives them.
 func newRing(t *testing.T, n int) *rig {
@@ -182,7 +189,7 @@ func newRing(t *testing.T, n int) *rig {
 }
 
 func newFreshRing(t *testing.T, n int, f namespace.Freshness) *rig {
-	r := &rig{T: t, b: newBucket(), freshness: f, begun: time.Now()}
+	r := &rig{T: t, b: newBucket(), freshness: f}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var weights []place.Node
