@@ -108,7 +108,7 @@ func (v *Volume) Spill(id hearth.ID, view *hearth.View) error {
 func (v *Volume) Keep(ctx context.Context, b hearth.Block, view *hearth.View) error {
 	id := b.ID()
 	err := v.refuses(id)
-	if err == nil && v.Has(id) {
+	if err == nil && v.holds(id) {
 		return nil
 	}
 	if err == nil {

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hearthfs/hearth"
 )
@@ -15,19 +16,46 @@ type item struct {
 	done chan error               // receives once, if somebody waits
 }
 
-// queue has the blocks that wait to be written, up to a bound in bytes.
+// queue has the blocks that wait to be written, up to a bound in bytes. They are read from here until the index has
+// them: a mount's READ may be shorter than a file, and the next one comes before the block is written.
 type queue struct {
-	mu     sync.Mutex // guards the rest
+	waits atomic.Int64 // blocks: len(views), for a look without the lock
+
+	mu     sync.RWMutex // guards the rest
 	limit  int64
 	held   int64
 	items  []item
+	views  map[hearth.ID]*hearth.View // those of the first item of each block, until it is freed
 	closed bool
 	more   chan struct{} // capacity 1: something came
 	less   chan struct{} // closed when there is room; nil since then until an item is refused
 }
 
 func (q *queue) begin(limit int64) {
-	q.limit, q.more = limit, make(chan struct{}, 1)
+	q.limit, q.more, q.views = limit, make(chan struct{}, 1), map[hearth.ID]*hearth.View{}
+}
+
+// get returns a slice of a block that waits, or nil.
+func (q *queue) get(id hearth.ID, off, n int) *hearth.View {
+	if q.waits.Load() == 0 {
+		return nil
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if view := q.views[id]; view != nil && off+n <= view.Len() { // the item's reference holds under the lock
+		return view.Slice(off, n)
+	}
+	return nil
+}
+
+// has reports whether a block waits.
+func (q *queue) has(id hearth.ID) bool {
+	if q.waits.Load() == 0 {
+		return false
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.views[id] != nil
 }
 
 // offer adds an item, unless there is no room, which less tells when it may be there; nil means never. The queue has a
@@ -50,6 +78,10 @@ func (q *queue) offer(x item) (ok bool, less <-chan struct{}) {
 	}
 	if x.view != nil {
 		x.view.Retain()
+		if q.views[x.id] == nil {
+			q.views[x.id] = x.view
+			q.waits.Add(1)
+		}
 	}
 	q.held += n
 	q.items = append(q.items, x)
@@ -99,11 +131,15 @@ func (q *queue) take() []item {
 	}
 }
 
-// free ends an item.
+// free ends an item: the index has its block, or the block is lost.
 func (q *queue) free(x item, err error) {
 	if x.view != nil {
 		q.mu.Lock()
 		q.held -= int64(x.view.Len())
+		if q.views[x.id] == x.view {
+			delete(q.views, x.id)
+			q.waits.Add(-1)
+		}
 		q.roomLocked()
 		q.mu.Unlock()
 		x.view.Release()
@@ -136,7 +172,7 @@ func (q *queue) close() {
 }
 
 func (q *queue) bytes() int64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.mu.RLock()
+	defer q.mu.RUnlock()
 	return q.held
 }

@@ -76,6 +76,11 @@ func (v *Volume) Get(ctx context.Context, b hearth.Block, off, n int) (*hearth.V
 		return nil, hearth.ErrMiss
 	}
 	id := b.ID()
+	if view := v.queue.get(id, off, n); view != nil { // before the index, which has it before it leaves the queue
+		v.stats.hits.Add(1)
+		v.stats.hitBytes.Add(int64(n))
+		return view, nil
+	}
 	for range 2 { // a block that moved meanwhile is looked up again
 		p, ok := v.find(id, hit)
 		if !ok || int(p.Length) != b.Len() {
@@ -140,8 +145,11 @@ func (v *Volume) read(ctx context.Context, id hearth.ID, p record.Place, off, n 
 	return plan.Wanted(view), nil
 }
 
-// Has reports whether the volume is known to hold a block.
-func (v *Volume) Has(id hearth.ID) bool {
+// Has reports whether a Get would find the block: the volume is known to hold it, or it waits to be written.
+func (v *Volume) Has(id hearth.ID) bool { return v.queue.has(id) && v.usable() || v.holds(id) }
+
+// holds reports whether the volume is known to hold a block, as far as the last write.
+func (v *Volume) holds(id hearth.ID) bool {
 	_, ok := v.find(id, 0)
 	return ok && v.usable()
 }

@@ -380,7 +380,7 @@ func (a *Attachment) took(d time.Duration, n int) {
 	a.pace.Store(was + (now-was)/weigh) // of two at once one may be lost
 }
 
-// Has reports whether a volume is known to hold the block.
+// Has reports whether a Get would find the block: a volume is known to hold it, or it waits to be written to one.
 func (s *Set) Has(id hearth.ID) bool {
 	for _, a := range *s.all.Load() {
 		if v := a.volume.Load(); v != nil && v.Has(id) {
@@ -548,7 +548,7 @@ func (u unflushed) Unwrap() error { return u.error }
 
 // Concerns implements hearth.Unflushed.
 func (u unflushed) Concerns(id hearth.ID) bool {
-	has := func(v *Volume) bool { return v.Has(id) }
+	has := func(v *Volume) bool { return v.holds(id) }
 	return slices.ContainsFunc(u.bad, has) && !slices.ContainsFunc(u.well, has)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -500,6 +501,54 @@ func TestABlockGivenTwiceIsWrittenOnce(t *testing.T) {
 	}
 	if s := v.Stats(); s.Appended != 1 || s.AppendedBytes != 10_000 {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatWaitsToBeWrittenIsRead(t *testing.T) {
+	// A mount's READ may be shorter than a file. The next one comes before the block that the first one brought is written,
+	// and reads it. A block that the device did not take is a miss then, and one that it took lies there.
+	for _, fails := range []bool{false, true} {
+		r := newSet(t, 1)
+		a := r.attach(r.file("a", 8))
+		v := a.volume.Load()
+		v.turn <- struct{}{} // the writer waits with its batch
+		b, data := r.block(1, 10_000)
+		view, err := r.pool.Alloc(t.Context(), 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(view.Bytes(), data)
+		for range 2 { // the second time it waits already
+			if err := r.set.Put(b, view); err != nil || v.queue.bytes() != 10_000 {
+				t.Fatal(err, v.queue.bytes())
+			}
+		}
+		view.Release()
+		part, err := r.set.Get(t.Context(), b, 6_000, 4_000)
+		if err != nil || !r.set.Has(b.ID()) || r.set.Wants(b.ID()) {
+			t.Fatal("what waits is not there: ", err)
+		}
+		if !bytes.Equal(part.Bytes(), data[6_000:]) {
+			t.Error("wrong bytes")
+		}
+		part.Release()
+		if _, err := r.set.Get(t.Context(), b, 6_000, 4_001); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("more than there is: %v", err)
+		}
+		kept := make(chan error, 1)
+		go func() { kept <- r.keep(1, 10_000) }() // it waits until the device has the block
+		for v.queue.bytes() < 20_000 {
+			runtime.Gosched()
+		}
+		if fails {
+			gone := error(errClosed)
+			v.away.Store(&gone)
+		}
+		<-v.turn
+		err = <-kept
+		if s := v.Stats(); (err != nil) != fails || s.Queued != 0 || r.held(1, 10_000) == fails || r.set.Has(b.ID()) == fails {
+			t.Errorf("fails %v: kept: %v, held %v: %+v", fails, err, r.held(1, 10_000), s)
+		}
 	}
 }
 
