@@ -253,11 +253,22 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		return false
 	}
 	defer release()
-	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked), q.heard)
+	last := max(q.d.listedAt(q.t, q.segment), q.t.clock.Trusted(k.Checked))
 	asked := q.t.clock.Nano()
 	now := asked / 1e6
 	life := q.d.link.Freshness.Life()
-	f, err := w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
+	find := func(last int64) (hearth.Found, error) {
+		return w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
+	}
+	f, err := find(cmp.Or(q.heard, last))
+	if err == nil && q.heard > 0 && now-f.Age.Milliseconds() < last {
+		// Perhaps the owner has told what is believed here. It measures the age of that by a later message, so that it
+		// seems older there, and must not ask the origin for that alone.
+		if q.believes(k, &f) {
+			return true
+		}
+		f, err = find(last)
+	}
 	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // the machine may have slept meanwhile
 		return false
 	}
@@ -277,6 +288,19 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		q.file.known, q.dir.known = true, true
 	}
 	return true
+}
+
+// believes reports whether another node says what is believed here. What is doubted is not.
+func (q *inquiry) believes(k *knowledge, f *hearth.Found) bool {
+	switch {
+	case k.Doubted:
+		return false
+	case f.Object != nil:
+		return k.found && !k.Dir && f.Object.Version == object(q.d.link, &k.Entry, f.Object.Key).Version
+	case f.Dir:
+		return k.found && k.Dir
+	}
+	return !k.found
 }
 
 // objects reports whether the owner is wrong that a directory is gone: a name in it was found later,
@@ -306,14 +330,16 @@ func (t *Tree) foundBelow(p place, names *int) (at int64) {
 	listed := sync.OnceValue(func() int64 { return t.wholeAt(p) })
 	for i := range rows.Len() {
 		e, err := record.ParseEntry(rows.Value(i))
-		switch {
-		case err != nil || e.Doubted:
-		case e.Checked == 0:
+		if err != nil || e.Doubted {
+			continue
+		}
+		if e.Checked == 0 { // a listing found it
 			at = max(at, listed())
-		case e.Dir && *names > 0:
-			at = max(at, t.clock.Trusted(e.Checked), t.foundBelow(p.child(record.Segment(string(rows.Key(i)[17:]))), names))
-		default:
+		} else {
 			at = max(at, t.clock.Trusted(e.Checked))
+		}
+		if e.Dir && *names > 0 {
+			at = max(at, t.foundBelow(p.child(record.Segment(string(rows.Key(i)[17:]))), names))
 		}
 	}
 	return at
