@@ -110,7 +110,7 @@ func TestWaitsAreCountedByTheirCause(t *testing.T) {
 		read(true, 5*time.Second, 0)
 		s.gone = false
 		read(true, 0, 0)
-		want := map[string]float64{"origin": 8, "throttled": 0, "disk": 8, "list": 2}
+		want := map[string]float64{"origin": 8, "throttled": 0, "volume": 0, "disk": 8, "list": 2}
 		if got := l.Seconds(); !maps.Equal(got, want) {
 			t.Errorf("waited %v, not %v", got, want)
 		}
@@ -129,7 +129,7 @@ func TestReadAheadWaitsForADiskOnce(t *testing.T) {
 		f.records.put(2, &record{node: s.file(), until: time.Now().Add(time.Hour)})
 		waited := func(when string, disk float64) {
 			t.Helper()
-			want := map[string]float64{"origin": 0, "throttled": 0, "disk": disk, "list": 0}
+			want := map[string]float64{"origin": 0, "throttled": 0, "volume": 0, "disk": disk, "list": 0}
 			if got := l.Seconds(); !maps.Equal(got, want) {
 				t.Errorf("%s: waited %v, not %v", when, got, want)
 			}
