@@ -73,7 +73,7 @@ func faults() map[string]string {
 		"race detected during execution": "a data race",
 		"panic: ":                        "a panic",
 		"fatal error: ":                  "a panic",
-		"test timed out after":           "a hang",
+		timedOut:                         "a hang",
 		"watchdog: ":                     "a hang",
 		"found unexpected goroutines":    "a leak",
 		"hearth: left behind: ":          "a leak",

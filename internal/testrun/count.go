@@ -86,6 +86,7 @@ type run struct {
 	flaky           []string
 
 	output map[string]*strings.Builder // the output of tests that have not passed, by package and test
+	begun  map[string]bool             // tests that have not ended, likewise
 }
 
 // printf prints. If standard output is gone, the exit code has to say the rest.
@@ -115,7 +116,7 @@ func (r *run) part(ctx context.Context, p part) {
 	}
 	r.printf("\n== %s: %s\n", p.name, brief(p))
 	began, passed, failed, skipped := time.Now(), r.passed, len(r.failures), r.skipped
-	r.output = map[string]*strings.Builder{}
+	r.output, r.begun = map[string]*strings.Builder{}, map[string]bool{}
 	if p.spin {
 		defer spinning(ctx)()
 	}
@@ -184,6 +185,9 @@ func (r *run) read(in io.Reader, p part) {
 func (r *run) take(e event, p part) {
 	key := e.Package + " " + e.Test
 	counted := counts(e.Test)
+	if e.Action == "run" {
+		r.begun[key] = true
+	}
 	switch e.Action {
 	case "output", "build-output":
 		r.hear(key, e.Output)
@@ -198,13 +202,19 @@ func (r *run) take(e event, p part) {
 			r.printf("SKIP %s\n%s", key, r.own(key))
 		}
 	case "fail", "build-fail":
-		if counted || e.Test == "" && !r.explained(e.Package) {
-			r.failures = append(r.failures, failure{p, e.Package, e.Test, r.said(key)})
+		said, hung := r.said(key), ""
+		if e.Test == "" {
+			hung = r.hung(e.Package)
+			said += hung
 		}
-		r.printf("FAIL %s\n%s", key, r.own(key))
+		if counted || hung != "" || e.Test == "" && !r.explained(e.Package) {
+			r.failures = append(r.failures, failure{p, e.Package, e.Test, said})
+		}
+		r.printf("FAIL %s\n%s", key, r.own(key)+hung)
 	default:
 		return
 	}
+	delete(r.begun, key)
 	if r.verbose && counted || e.Test == "" && e.Action == "pass" {
 		d := time.Duration(e.Elapsed * float64(time.Second)).Round(100 * time.Millisecond)
 		r.printf("%-5s %-50s %s\n", e.Action, short(key), d)
@@ -243,6 +253,18 @@ func (r *run) said(key string) string {
 func (r *run) own(key string) string {
 	if out := r.output[key]; out != nil {
 		return out.String()
+	}
+	return ""
+}
+
+// hung is what a process that was ended for its time says: which tests ran, and where they waited. These words go to
+// one of the tests, which then has no end.
+func (r *run) hung(pkg string) string {
+	for key := range r.begun {
+		out := r.own(key)
+		if i := strings.Index(out, "panic: "+timedOut); i >= 0 && strings.HasPrefix(key, pkg+" ") {
+			return out[i:]
+		}
 	}
 	return ""
 }
@@ -300,6 +322,9 @@ const mostWords = 8
 // lastWords are the last lines of a test before its clean-up, which prints the output of its
 // processes.
 func lastWords(all string) string {
+	if i := strings.Index(all, "panic: "+timedOut); i >= 0 {
+		return stuck(all[i:])
+	}
 	said, _, found := strings.Cut(all, ": output of ")
 	if found { // in the middle of a line
 		said = said[:strings.LastIndexByte(said, '\n')+1]
@@ -308,4 +333,15 @@ func lastWords(all string) string {
 	failed := regexp.MustCompile(`^\s*(--- FAIL: .*|FAIL|=== \w+ .*|.*the scenario's process: exit status 1)\s*$`)
 	lines = slices.DeleteFunc(lines, func(l string) bool { return failed.MatchString(l) })
 	return strings.Join(lines[max(0, len(lines)-mostWords):], "")
+}
+
+// timedOut is what a test's process says when its time is over.
+const timedOut = "test timed out after"
+
+// stuck shortens the words of a hung process to the tests that ran and the goroutines of tests.
+func stuck(said string) string {
+	all := strings.SplitAfter(said, "\n\n")
+	return strings.Join(slices.DeleteFunc(all, func(part string) bool {
+		return strings.HasPrefix(part, "goroutine ") && (!strings.Contains(part, module) || !strings.Contains(part, "testing.tRunner("))
+	}), "")
 }

@@ -82,6 +82,29 @@ func TestWhatFailedRunsOnceMore(t *testing.T) {
 	}
 }
 
+func TestAHangIsNamed(t *testing.T) {
+	// A test that hangs is named at the end, with the place where it waits, also where another of its package has failed.
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":    "module " + module + "/x\n",
+		"x_test.go": "package x\n\nimport \"testing\"\n\nfunc TestWrong(t *testing.T) { t.Error(1) }\nfunc TestHangs(t *testing.T) { t.Run(\"below\", func(t *testing.T) { select {} }) }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	r := &run{out: &out}
+	r.part(t.Context(), part{name: "fake", command: goTest("-timeout", "1s"), dir: dir})
+	r.sum()
+	_, last, _ := strings.Cut(out.String(), "\nfailed: x\n")
+	for _, words := range []string{"test timed out after", "TestHangs/below", "x_test.go:6", "0 passed, 2 failed"} {
+		if !strings.Contains(last, words) || len(last) > 4000 {
+			t.Errorf("says not %q at the end, in short:\n%s", words, &out)
+		}
+	}
+}
+
 func TestThePatternNamesOneScenario(t *testing.T) {
 	// One scenario runs again, although its name has characters that mean something in a pattern.
 	if got, want := pattern("TestScenarios/ring-a.b@race"), `^TestScenarios$/^ring-a\.b@race$`; got != want {
