@@ -246,6 +246,7 @@ func TestBackOff(t *testing.T) {
 					break
 				}
 			}
+			synctest.Wait() // the last dial is refused
 			f.refuse(nil)
 			<-dials
 			<-dials
