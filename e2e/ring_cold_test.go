@@ -117,20 +117,24 @@ func (r *ring) spread(size int64) hearthtest.File {
 	return hearthtest.File{}
 }
 
-// served are the bytes that each node has sent its peers.
-func (r *ring) served() map[string]int64 {
+// served are the bytes that each node has sent its peers. A node that the machine lets wait for half a second says nothing
+// of itself, and is asked again.
+func (r *ring) served() (served map[string]int64) {
 	r.Helper()
-	served := map[string]int64{}
-	s := r.nodes[0].sees()
-	if s == nil {
-		r.Fatal("a node does not say how it sees the ring")
-	}
-	for _, m := range s.Members {
-		if m.Silent != "" {
-			r.Fatalf("%s says nothing of itself: %s", m.Name, m.Silent)
+	r.eventually("what each node has sent", func() bool {
+		s := r.nodes[0].sees()
+		if s == nil {
+			return false
 		}
-		served[m.Name] = m.Served
-	}
+		served = map[string]int64{}
+		for _, m := range s.Members {
+			if m.Silent != "" {
+				return false
+			}
+			served[m.Name] = m.Served
+		}
+		return true
+	})
 	return served
 }
 
