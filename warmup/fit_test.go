@@ -172,6 +172,13 @@ func TestAClaimLastsOverARestart(t *testing.T) {
 		}
 		<-changed
 	}
+	if !hearthtest.Eventually(t.Context(), 20*time.Second, func() bool { // else the next process would count anew, and claim later
+		w.records.mu.Lock()
+		defer w.records.mu.Unlock()
+		return w.records.last[first].Plan.Counted
+	}) {
+		t.Fatal("the count is not saved")
+	}
 	close(release)
 	w.bucket.mu.Lock()
 	again := make(chan struct{})

@@ -61,7 +61,10 @@ func (k *bucket) fail(err error) {
 func (k *bucket) head(ctx context.Context, o *hearth.Object) (http.Header, error) {
 	k.heads.Add(1)
 	if k.begun != nil {
-		k.begun <- struct{}{}
+		select {
+		case k.begun <- struct{}{}:
+		default: // it is known already
+		}
 	}
 	if k.wait != nil {
 		select {

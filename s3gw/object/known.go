@@ -31,6 +31,9 @@ func (s *Server) headers(ctx context.Context, o *hearth.Object) (*set, error) {
 		return old, nil
 	}
 	t, _, err := s.asking.Do(ctx, k, func(ctx context.Context) (*set, error) {
+		if t := s.known.get(k); t != nil && t.believed(s.o.Now(), fresh) {
+			return t, nil // another attempt has ended since this caller looked
+		}
 		t, err := s.head(ctx, o)
 		switch {
 		case err == nil:
