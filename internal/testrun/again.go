@@ -37,7 +37,7 @@ func (r *run) again(ctx context.Context) {
 // once runs a failed test again. It returns why it stays a failure, or "" if it passed.
 func (r *run) once(ctx context.Context, f failure, seed []string) string {
 	p := f.part
-	p.name, p.begin, p.kept, p.spin = "again: "+f.String(), nil, nil, false
+	p.name, p.begin, p.kept = "again: "+f.String(), nil, nil
 	p.env = append(p.env[:len(p.env):len(p.env)], seed...)
 	if p.binary {
 		p.tests = []string{"-test.count", "1", "-test.run", pattern(f.test)}

@@ -12,9 +12,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // module is the prefix of our packages' paths.
@@ -34,9 +37,8 @@ type part struct {
 	plain bool
 	// binary says that the command is a test's binary, whose flags begin with -test.
 	binary bool
-	// spin says that two processes burn the processors meanwhile, so that the tests run in other
-	// orders.
-	spin bool
+	// beside says that the part runs beside its neighbours that say so, too.
+	beside bool
 	// until is the time after which the part is not started any more. The zero time means that it
 	// always is.
 	until time.Time
@@ -89,8 +91,49 @@ type run struct {
 	begun  map[string]bool             // tests that have not ended, likewise
 }
 
-// printf prints. If standard output is gone, the exit code has to say the rest.
+// printf prints, in one write, since parts may run beside each other. If standard output is gone, the exit code has to say the rest.
 func (r *run) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format, args...) }
+
+// mostBeside is how many parts run beside each other. Tests wait more than they compute, and four keep two processors
+// busy, so that tests also run in other orders than alone.
+const mostBeside = 4
+
+// all runs parts, each after the one before it or beside its neighbours.
+func (r *run) all(ctx context.Context, parts []part) {
+	for len(parts) > 0 {
+		n := slices.IndexFunc(parts, func(p part) bool { return !p.beside })
+		if n < 0 {
+			n = len(parts)
+		}
+		r.together(ctx, parts[:n])
+		if parts = parts[n:]; len(parts) > 0 {
+			r.part(ctx, parts[0])
+			parts = parts[1:]
+		}
+	}
+}
+
+// together runs parts beside each other. Each is counted by itself, and added when it has ended.
+func (r *run) together(ctx context.Context, parts []part) {
+	var (
+		at errgroup.Group
+		mu sync.Mutex // guards r
+	)
+	at.SetLimit(mostBeside)
+	for _, p := range parts {
+		at.Go(func() error {
+			one := &run{out: r.out, verbose: r.verbose}
+			one.part(ctx, p)
+			mu.Lock()
+			defer mu.Unlock()
+			r.passed, r.skipped = r.passed+one.passed, r.skipped+one.skipped
+			r.parts, r.table, r.left = append(r.parts, one.parts...), append(r.table, one.table...), append(r.left, one.left...)
+			r.failures = append(r.failures, one.failures...)
+			return nil
+		})
+	}
+	_ = at.Wait() // failures are counted
+}
 
 // part runs a part, and counts the events that it prints.
 func (r *run) part(ctx context.Context, p part) {
@@ -117,9 +160,6 @@ func (r *run) part(ctx context.Context, p part) {
 	r.printf("\n== %s: %s\n", p.name, brief(p))
 	began, passed, failed, skipped := time.Now(), r.passed, len(r.failures), r.skipped
 	r.output, r.begun = map[string]*strings.Builder{}, map[string]bool{}
-	if p.spin {
-		defer spinning(ctx)()
-	}
 	if err := r.command(ctx, p); err != nil && len(r.failures) == failed {
 		r.failures = append(r.failures, failure{part: p, pkg: p.name, said: err.Error()})
 	} else if err == nil && p.plain {

@@ -1,4 +1,4 @@
-// Testrun runs Hearth's tests in parts, one after the other, and counts them in one sum:
+// Testrun runs Hearth's tests in parts, mostly one after the other, and counts them in one sum:
 //
 //	testrun test   what `make test` runs: unit tests, and the core end to end
 //	testrun ci     what .ci/run runs: the same, `make check`, the core with the race
@@ -25,9 +25,6 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == spinCommand {
-		spin()
-	}
 	flags := flag.NewFlagSet("testrun", flag.ExitOnError)
 	var o soakOptions
 	flags.StringVar(&o.size, "size", "all", "soak: the scenarios' `size`, all or full (the counts that the issues name)")
@@ -49,9 +46,7 @@ func main() {
 		os.Exit(2)
 	}
 	r := &run{out: os.Stdout, verbose: *verbose}
-	for _, p := range parts {
-		r.part(ctx, p)
-	}
+	r.all(ctx, parts)
 	r.again(ctx)
 	if !r.sum() {
 		os.Exit(1)

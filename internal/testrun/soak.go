@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -32,8 +31,8 @@ const (
 
 // soakParts are the models that run without the race detector, every scenario, the kernel's NVMe/TCP
 // target, and the recently changed packages. Scenarios run in their full size, masked, as nobody, and with the race
-// detector. Changed packages run often, and on a busy machine. Tests draw their seeds. What has
-// passed is left out until it changes, except for the models, which draw anew.
+// detector. Changed packages run often, beside each other. Tests draw their seeds. What has passed is
+// left out until it changes, except for the models, which draw anew.
 func soakParts(o soakOptions, began time.Time) ([]part, error) {
 	if o.size != "all" && o.size != "full" {
 		return nil, fmt.Errorf("-size %q: all or full", o.size)
@@ -99,7 +98,7 @@ func changedPackages(folders []string) ([]part, error) {
 			continue
 		}
 		file := filepath.Join(bin, strings.ReplaceAll(short(pkg), "/", "-")+".test")
-		parts = append(parts, part{name: filepath.Clean(dir) + " x " + often, binary: true, spin: true, dir: dir,
+		parts = append(parts, part{name: filepath.Clean(dir) + " x " + often, binary: true, beside: true, dir: dir,
 			command: []string{"go", "tool", "test2json", "-t", "-p", pkg, file, "-test.v=test2json", "-test.timeout=1h"},
 			tests:   []string{"-test.count", often}, env: []string{raceOptions},
 			begin: func() (bool, error) {
@@ -176,41 +175,4 @@ func keep(file, as string) error {
 		err = closed
 	}
 	return err
-}
-
-// spinCommand lets this program burn a processor until its parent has ended.
-const spinCommand = "spin"
-
-func spin() {
-	parent := os.Getppid()
-	for n := 0; ; n++ {
-		if n%(1<<28) == 0 && os.Getppid() != parent {
-			os.Exit(0)
-		}
-	}
-}
-
-// spinners is the number of processors of the smallest machine.
-const spinners = 2
-
-// spinning burns the processors until stop is called.
-func spinning(ctx context.Context) (stop func()) {
-	self, err := os.Executable()
-	if err != nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var all []*exec.Cmd
-	for range spinners {
-		cmd := exec.CommandContext(ctx, self, spinCommand)
-		if cmd.Start() == nil {
-			all = append(all, cmd)
-		}
-	}
-	return func() {
-		cancel()
-		for _, cmd := range all {
-			_ = cmd.Wait() // it was killed
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -148,6 +149,37 @@ func TestTheSumIsOfAllParts(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestPartsRunBesideTheirNeighbours(t *testing.T) {
+	// Neighbours that may run beside each other do, and no others: each of the two waits for the other one. All is counted
+	// in one sum, and a failure is tried again by itself.
+	meet := t.TempDir()
+	waits := func(self, other, says string) part {
+		const script = `cd "$0" && : >"$1" && until [ -e "$2" ]; do sleep 0.01; done; echo "$3"; case "$3" in *fail*) exit 1; esac`
+		return part{name: self, command: []string{"sh", "-c", script, meet, self, other, says}, beside: true}
+	}
+	alone := part{name: "alone", command: []string{"sh", "-c", `[ ! -e "$0"/a ] && [ ! -e "$0"/b ]`, meet}, plain: true}
+	after := part{name: "after", command: []string{"sh", "-c", `[ -e "$0"/a ] && [ -e "$0"/b ]`, meet}, plain: true}
+	var out strings.Builder
+	r := &run{out: &locked{w: &out}}
+	r.all(t.Context(), []part{alone, waits("a", "b", passX), waits("b", "a", failX), after})
+	r.again(t.Context())
+	if ok := r.sum(); ok || !strings.HasSuffix(out.String(), "3 passed, 1 failed, 0 skipped\n") || !strings.Contains(out.String(), "== again: p TestX") {
+		t.Errorf("%v:\n%s", ok, &out)
+	}
+}
+
+// locked lets goroutines write to w.
+type locked struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 func TestTheLastWordsOfWhatFailed(t *testing.T) {
