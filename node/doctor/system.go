@@ -18,11 +18,12 @@ type system struct {
 	// available is memory that can be had without swapping, and swap the size of the swap space, both in
 	// bytes. 0 means not known, or none.
 	available, swap int64
+	huge            string // to whom the kernel gives huge pages
 }
 
 // readSystem reads what the kernel tells. root is the directory that holds /proc.
 func readSystem(root string, limits machine.Limits) system {
-	s := system{limits: limits}
+	s := system{limits: limits, huge: machine.HugePages(root)}
 	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // an unknown release stays empty
 	s.release = strings.TrimSpace(string(release))
 	if words := row(root, "proc/self/limits", "Max open files"); len(words) > 0 {
@@ -103,6 +104,11 @@ func (s system) memory(asked machine.Size) Finding {
 		if s.swap > 0 {
 			f.Found += ", so that the cache would be swapped out"
 		}
+		return f
+	}
+	if s.huge == "never" {
+		f.Verdict, f.Cure = Warn, "reads take up to a third less processor time with them: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
+		f.Found += "; the kernel gives nobody huge pages"
 	}
 	return f
 }

@@ -11,9 +11,11 @@ import (
 	"context"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"strings"
 	"time"
 )
 
@@ -22,11 +24,23 @@ import (
 const Beside = 192 << 20
 
 // LimitHeap limits the Go heap to the RAM budget plus Beside, and to nine tenths of the memory that this
-// process may use. The rest is left to threads' stacks and to the kernel. GOMEMLIMIT takes precedence.
+// process may use. The rest is left to threads' stacks and to the kernel. GOMEMLIMIT takes precedence. The heap
+// gets huge pages, if the kernel gives them.
 func LimitHeap(budget, memory int64) {
+	limit := min(budget+Beside, memory-memory/10)
+	hugeHeap(limit)
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(min(budget+Beside, memory-memory/10))
+		debug.SetMemoryLimit(limit)
 	}
+}
+
+// HugePages is to whom the kernel gives huge pages: always, madvise (who asks), never, or empty if it does not tell.
+// root is the directory that holds /sys.
+func HugePages(root string) string {
+	text, _ := os.ReadFile(filepath.Join(root, "sys/kernel/mm/transparent_hugepage/enabled"))
+	_, chosen, _ := strings.Cut(string(text), "[")
+	chosen, _, _ = strings.Cut(chosen, "]")
+	return chosen
 }
 
 // HeapLimit returns the limit of the Go heap, in bytes.
