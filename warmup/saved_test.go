@@ -123,9 +123,14 @@ func TestACancelThatCannotBeSaved(t *testing.T) {
 	w := newWorld(t)
 	w.fill()
 	w.open()
-	release := make(chan struct{})
-	w.bucket.onGet = func(int, string) { <-release }
+	asked, release := make(chan struct{}), make(chan struct{})
+	began := sync.OnceFunc(func() { close(asked) })
+	w.bucket.onGet = func(int, string) {
+		began()
+		<-release
+	}
 	id := w.start("/")
+	<-asked // a job that is cancelled before it asks for anything is over at once
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.engine.Cancel(gone, id); !errors.Is(err, context.Canceled) {
