@@ -35,7 +35,8 @@ func warmUpSlowedDown(e *env) {
 	}
 	e.eventually("40 requests at once", func() bool { return p.Stats().Most >= 40 })
 	most := p.Stats().Most
-	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Status: 503, Code: "SlowDown"}) // until it is taken away: a count of times may be over before anybody looks
+	// Until it is taken away: a number of times may be over before anybody looks.
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Get, Percent: 20, Status: 503, Code: "SlowDown"})
 	asked := func(n int64) func() bool { return func() bool { return h.status().Origin.Throttled >= n } }
 	e.eventually("SlowDown heard for a while", asked(12))
 	e.eventually("fewer requests at once", func() bool { return p.Stats().InFlight <= most/2 })

@@ -18,7 +18,7 @@ type system struct {
 	// available is memory that can be had without swapping, and swap the size of the swap space, both in
 	// bytes. 0 means not known, or none.
 	available, swap int64
-	huge            string // to whom the kernel gives huge pages
+	huge            string // machine.HugePages
 }
 
 // readSystem reads what the kernel tells. root is the directory that holds /proc.

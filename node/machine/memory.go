@@ -34,8 +34,8 @@ func LimitHeap(budget, memory int64) {
 	}
 }
 
-// HugePages is to whom the kernel gives huge pages: always, madvise (who asks), never, or empty if it does not tell.
-// root is the directory that holds /sys.
+// HugePages returns the kernel's mode of transparent huge pages: "always", "madvise" (on request only) or "never". It
+// returns "" if the mode cannot be read. root is the directory that holds /sys.
 func HugePages(root string) string {
 	text, _ := os.ReadFile(filepath.Join(root, "sys/kernel/mm/transparent_hugepage/enabled"))
 	_, chosen, _ := strings.Cut(string(text), "[")
