@@ -18,7 +18,7 @@ type area struct {
 func areas() []area {
 	const (
 		reading  = "epochs-* large-* readers-* find two-* cold-lookups wide-directory strict"
-		mounts   = "busy-mount detached-mount overlay aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-*"
+		mounts   = "busy-mount detached-mount overlay aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-* kept-*"
 		fresh    = "versions-* changes-by-aws changed-behind-* no-if-match-* strict"
 		faulty   = "silent-origin sick-* killed-* away-* restart-during-outage"
 		disks    = "volume-* budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
@@ -28,6 +28,7 @@ func areas() []area {
 	)
 	return []area{
 		{"cache", disks + " epochs-* large-*"},
+		{"fuse/keep", "kept-*"},
 		{"fuse", reading + " " + mounts + " demo"},
 		{"namespace", reading + " " + fresh + " " + faulty + " odd-keys million-names ring-news ring-listings"},
 		{"origin", fresh + " " + faulty + " odd-keys wrong-set-ups"},

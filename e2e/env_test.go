@@ -191,8 +191,14 @@ func (e *env) start(cmd *exec.Cmd) *process {
 
 // kill ends the process with SIGKILL and waits for its end.
 func (p *process) kill() {
-	_ = p.Process.Signal(syscall.SIGCONT)
-	_ = p.Process.Kill()
+	children := childrenOf(p.Process.Pid) // a keeper's node would start another keeper
+	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, pid := range children {
+			_ = syscall.Kill(pid, s) // it has just ended, else
+		}
+		_ = p.Process.Signal(syscall.SIGCONT)
+		_ = p.Process.Kill()
+	}
 	<-p.done
 }
 
@@ -320,6 +326,8 @@ type settings struct {
 	mount    []string
 	fresh    string
 	binary   string
+	keep     bool     // a keeper starts it
+	keeper   []string // the keeper's flags
 	wrap     []string // a program before it, such as a cgroup's
 	extra    string   // more lines of configuration
 	user     *syscall.Credential
@@ -378,7 +386,11 @@ func (h *hearth) spawn(o *server, set settings) {
 		url = set.tree
 	}
 	args := append([]string{}, set.wrap...)
-	args = append(args, binary, "mount", "--config", h.config)
+	args = append(args, binary)
+	if set.keep {
+		args = append(append(args, "keep"), set.keeper...)
+	}
+	args = append(args, "mount", "--config", h.config)
 	if h.e.variant == "masked" && set.binary == "" {
 		args = append(args, "--fuse-without", "all")
 	}

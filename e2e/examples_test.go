@@ -67,12 +67,13 @@ func examples(e *env) {
 			e.sh(o, lines["volume "+verb][0])
 		}
 		e.sh(o, lines["volume list"][1])
+		e.sh(o, lines["upgrade"][0]) // the second example names another version
 		if code := node.terminate(os.Interrupt); code != 0 {
 			e.Errorf("%s: exit %d after Ctrl-C:\n%s", line, code, node.out)
 		}
 	}
 	before := len(mountsBelow("/mnt"))
-	for i, line := range append(lines["mount"], lines[""][1]) {
+	for i, line := range slices.Concat(lines["mount"], lines["keep"], lines[""][1:]) {
 		node := e.background(o, line)
 		node.waitFor("mounted /mnt")
 		if names, err := os.ReadDir("/mnt"); err != nil || len(names) == 0 {
@@ -92,7 +93,7 @@ func examples(e *env) {
 	}
 	for verb, examples := range lines {
 		switch verb {
-		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount":
+		case "gateway", "up", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "jobs wait", "jobs retry", "jobs cancel", "mount", "umount", "keep", "upgrade":
 		case "ring", "ring ls", "ring owners": // of a node that is in a ring
 		case "volume", "volume format", "volume list", "volume stat", "volume check", "volume attach", "volume detach":
 		case "":
@@ -103,8 +104,8 @@ func examples(e *env) {
 			}
 		}
 	}
-	// The caches are kept, and nothing else.
-	for dir, kept := range map[string]string{"/run": "", "/mnt": "", "/srv": "volume", "/tmp": "", "/var/cache": "hearth", "/var/tmp": "hearth " + filepath.Base(e.base)} {
+	// The caches are kept, and nothing else but the empty directory of the socket, which the node after an upgrade has not made.
+	for dir, kept := range map[string]string{"/run": "hearth", "/run/hearth": "", "/mnt": "", "/srv": "volume", "/tmp": "", "/var/cache": "hearth", "/var/tmp": "hearth " + filepath.Base(e.base)} {
 		entries, err := os.ReadDir(dir)
 		e.must(err, "read %s", dir)
 		var names []string

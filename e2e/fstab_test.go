@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -119,16 +121,21 @@ func (e *env) mount8(o *server, name string, args ...string) string {
 	return string(out)
 }
 
-// daemons are the processes whose command line names the file.
-func (e *env) daemons(file string) (pids []string) {
+// daemons are the processes whose command line names the file, less the keepers of others of them.
+func (e *env) daemons(file string) (pids []int) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	e.must(err, "list the processes")
 	for _, l := range lines {
 		if text, err := os.ReadFile(l); err == nil && strings.Contains(string(text), file) {
-			pids = append(pids, filepath.Base(filepath.Dir(l)))
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(l)))
+			e.must(err, "number a process")
+			pids = append(pids, pid)
 		}
 	}
-	return pids
+	all := slices.Clone(pids)
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		return slices.ContainsFunc(childrenOf(pid), func(child int) bool { return slices.Contains(all, child) })
+	})
 }
 
 // private puts an empty directory of the scenario's in the place of one of the

@@ -19,7 +19,7 @@ import (
 // job is what a reader in a process of its own does. Its system calls are made
 // one by one, as a program makes them that knows nothing of Hearth.
 type job struct {
-	Op    string // stat, open, read, random (read in random pieces), hold (open all and keep them so), or readdir of the first file's directory
+	Op    string // stat, open, read, random (read in random pieces), hold (open all and keep them so), along (until its standard input ends, in every way), or readdir of the first file's directory
 	Dir   string // of the mount
 	Files []hearthtest.File
 	Loop  bool // again and again, until its standard input ends
@@ -89,7 +89,11 @@ func beReader(name string) int {
 	ended := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
 	w := &worker{account: account{Errors: map[string]int{}}, rng: rand.New(rand.NewPCG(j.Seed, 6))}
-	for again := true; again; {
+	again := j.Op != "along"
+	if !again {
+		w.along(j, ended)
+	}
+	for again {
 		if w.do(j) {
 			w.Done++
 		}

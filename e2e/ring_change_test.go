@@ -137,6 +137,39 @@ func ringRestart(e *env) {
 	r.quit(nodes...)
 }
 
+// ringKept has the node processes of a ring killed in turn, twice, while readers read on all nodes: their mounts are kept, and
+// nobody gets an error.
+func ringKept(e *env) {
+	if !resends() {
+		e.Skip("a mount outlives its node on Linux 6.9 or later")
+	}
+	r := e.ring(0)
+	if r == nil {
+		return
+	}
+	r.set.keep = true
+	list := r.load(r.o, r.part("D1", 3))
+	nodes := r.add(3, 0)
+	nodes[0].join = nodes[1:] // where it is started again
+	r.start(nodes...)
+	r.agree(nodes...)
+	r.all("before", list, 1, nodes...)
+	for i := range 2 * len(nodes) {
+		m := nodes[i%len(nodes)]
+		longest := r.reads(list, nodes, func() {
+			pid := m.status().PID
+			r.must(unix.Kill(pid, unix.SIGKILL), "kill %s", m.name)
+			r.eventually("the next node of "+m.name, func() bool {
+				s, err := m.client.Status(r.ctx)
+				return err == nil && s.PID != pid
+			})
+			r.agree(nodes...)
+		})
+		r.shows("%s killed: the longest read %v, its mount stood still for %.2f s", m.name, longest, m.status().Keeper.StalledS)
+	}
+	r.quit(nodes...)
+}
+
 // ringEnd ends all nodes at once: the last ones find nobody who hears that they leave, and
 // that is no failure.
 func ringEnd(e *env) {

@@ -29,6 +29,7 @@ func rings() []scenario {
 		{name: "ring-slow-origin", size: by("5 nodes, 20 files", "5 nodes, 200 files"), run: ringSlowOrigin},
 		{name: "ring-join-leave", size: by("6 nodes, 2,000 files", "6 nodes, 20,000 files"), run: ringJoinLeave},
 		{name: "ring-restart", size: by("5 nodes, 400 files", "5 nodes, 20,000 files"), run: ringRestart},
+		{name: "ring-kept", size: is("3 nodes, 600 files, 6 kills"), run: ringKept},
 		{name: "ring-back", size: by("5 nodes, 1,000 files", "5 nodes, 20,000 files"), run: ringBack},
 		{name: "ring-clocks", size: is("5 nodes, 201 files, 4 jumps"), run: ringClocks},
 		{name: "ring-one-file", size: is("5 nodes, 30 files"), run: ringOneFile},

@@ -34,6 +34,12 @@
 // thread is no reason to kill a mapped page. It leaves the request two more seconds. A thread that
 // was killed waits no longer.
 //
+// A mount outlives its process where another one has its connection (Kept, package keep). The next process gets the
+// kernel's INIT as it was, through a pair of sockets, and has the kernel ask again for what nobody answered
+// (FUSE_NOTIFY_RESEND). It counts each node id of that time as held until the kernel forgets it, opens files as they were
+// opened, and drops the listings that the kernel kept (table). Notifications go by the keeper (Tell), since a process that
+// waits in one cannot end.
+//
 // The process that serves a mount never touches it. mount(2) or fusermount3 gives us the
 // descriptor, INIT is answered before Mount returns, and facts about a mount point are read from
 // /proc and /sys. There is one exception: a statfs that tells a dead mount point from a live one.

@@ -168,8 +168,12 @@ func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
 // Forget answers FORGET: the kernel gives up n of its references to a node.
 func (f *fileSystem) Forget(id, n uint64) {
 	f.ops.forgets.Add(1)
-	if id != rootID {
-		f.holds.drop(id, n) // the tree asks when it wants to know
+	if id == rootID {
+		return
+	}
+	f.holds.drop(id, n) // the tree asks when it wants to know
+	if f.mode == Passthrough && !f.holds.has(id) {
+		f.opens.forget(id, f.holds.has)
 	}
 }
 

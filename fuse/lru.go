@@ -68,13 +68,21 @@ func (l *lru[V]) put(id uint64, value V) {
 }
 
 // holds counts the kernel's references to each node id: how often it was told of the id and has not
-// forgotten it. It takes about 30 bytes per name that the kernel holds.
+// forgotten it. It takes about 30 bytes per name that the kernel holds. What an earlier process told is not known:
+// each id of its time counts as held until it is forgotten, a bit for each.
 type holds struct {
 	shard [shards]struct {
 		sync.Mutex // guards count
 		count      map[uint64]uint32
 	}
+
+	before uint64       // ids up to this one may be known from another process; 0 means none
+	mu     sync.RWMutex // guards gone
+	gone   map[uint64]*[goneWords]uint64
 }
+
+// goneWords are the words of 64 bits in a piece of the ids that were forgotten: 8 KiB.
+const goneWords = 1024
 
 func newHolds() *holds {
 	h := &holds{}
@@ -84,6 +92,9 @@ func newHolds() *holds {
 	return h
 }
 
+// inherit says that the kernel may hold the ids up to last by what another process told it.
+func (h *holds) inherit(last uint64) { h.before, h.gone = last, map[uint64]*[goneWords]uint64{} }
+
 func (h *holds) add(id uint64) {
 	s := &h.shard[shardOf(id)]
 	s.Lock()
@@ -91,16 +102,44 @@ func (h *holds) add(id uint64) {
 	s.Unlock()
 }
 
-// drop takes away n references.
+// drop takes away n references. The kernel gives up all that it has of an inode at once, so an id of another process's
+// time is held no more, unless this one has told of it meanwhile: those may belong to a new inode. Whether they do is not to
+// be known, so such an id counts as held until the mount ends.
 func (h *holds) drop(id, n uint64) {
 	s := &h.shard[shardOf(id)]
 	s.Lock()
 	defer s.Unlock()
-	if count := s.count[id]; uint64(count) > n {
-		s.count[id] = count - uint32(n)
-		return
+	told := uint64(s.count[id])
+	switch {
+	case h.inherited(id) && (told == 0 || n > told):
+		h.forget(id)
+	case told > n:
+		s.count[id] = uint32(told - n)
+	default:
+		delete(s.count, id)
 	}
-	delete(s.count, id)
+}
+
+// inherited reports whether the kernel may hold an id by what another process told it.
+func (h *holds) inherited(id uint64) bool {
+	if id > h.before {
+		return false
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	piece := h.gone[id/(64*goneWords)]
+	return piece == nil || piece[id/64%goneWords]>>(id%64)&1 == 0
+}
+
+func (h *holds) forget(id uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	piece := h.gone[id/(64*goneWords)]
+	if piece == nil {
+		piece = new([goneWords]uint64)
+		h.gone[id/(64*goneWords)] = piece
+	}
+	piece[id/64%goneWords] |= 1 << (id % 64)
 }
 
 // has reports whether the kernel holds an id.
@@ -108,7 +147,7 @@ func (h *holds) has(id uint64) bool {
 	s := &h.shard[shardOf(id)]
 	s.Lock()
 	defer s.Unlock()
-	return s.count[id] > 0
+	return s.count[id] > 0 || h.inherited(id)
 }
 
 func (h *holds) len() int {

@@ -72,6 +72,8 @@ type setup struct {
 	Many, ManySize                       int // names m/00000...
 	ManyDirs                             int // spread over so many directories
 	Exec                                 string
+	Keep                                 bool  // sends what keeps the mount into descriptor 3
+	Kept                                 *Kept // a mount to take over, with the descriptors 4 and 5
 }
 
 type fileSpec struct {
@@ -202,6 +204,13 @@ func mountTree(c *setup, tree *fakeTree) (*Server, error) {
 	if err := o.Set(c.Options); err != nil {
 		return nil, err
 	}
+	if c.Keep {
+		o.Keep = keepIn(3)
+	}
+	if o.Kept = c.Kept; o.Kept != nil {
+		o.Kept.Conn, o.Kept.Table, o.Kept.Names = os.NewFile(4, "/dev/fuse"), os.NewFile(5, "table"), tree.last
+		defer o.Kept.Close() // the mount has its own
+	}
 	return Mount(context.Background(), o)
 }
 
@@ -276,6 +285,7 @@ type mounted struct {
 	t      testing.TB
 	dir    string
 	cmd    *exec.Cmd
+	wait   func() error // for the end of cmd
 	device atomic.Value // string; the watchdog may look before it is known
 
 	mu  sync.Mutex // one command at a time
@@ -294,7 +304,7 @@ func mount(t testing.TB, c setup) *mounted {
 	return m
 }
 
-func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
+func tryMount(t testing.TB, c setup, as *syscall.Credential, files ...*os.File) (*mounted, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting in a namespace of our own needs root")
@@ -315,7 +325,7 @@ func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
 	m := &mounted{t: t, dir: c.Dir}
 	m.cmd = exec.Command("/proc/self/exe")
 	m.cmd.Env = append(os.Environ(), roleEnv+"=daemon", noNap, "HEARTH_FUSE_SETUP="+string(text))
-	m.cmd.Stderr = os.Stderr
+	m.cmd.Stderr, m.cmd.ExtraFiles = os.Stderr, files
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	in, _ := m.cmd.StdinPipe()
 	out, _ := m.cmd.StdoutPipe()
@@ -323,11 +333,12 @@ func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
 	if err := hearthtest.Spawn(m.cmd); err != nil {
 		return nil, err
 	}
+	m.wait = sync.OnceValue(m.cmd.Wait)
 	watchdog := time.AfterFunc(40*time.Second, m.abort)
 	t.Cleanup(func() {
 		_ = in.Close()
 		var exit *exec.ExitError
-		if err := m.cmd.Wait(); errors.As(err, &exit) && exit.ExitCode() > 0 && m.device.Load() != nil {
+		if err := m.wait(); errors.As(err, &exit) && exit.ExitCode() > 0 && m.device.Load() != nil {
 			t.Errorf("the daemon ends: %v", err)
 		}
 		watchdog.Stop()
@@ -342,6 +353,12 @@ func tryMount(t testing.TB, c setup, as *syscall.Credential) (*mounted, error) {
 	}
 	m.device.Store(r.Mounted)
 	return m, nil
+}
+
+// kill kills the daemon, and returns once it is gone.
+func (m *mounted) kill() {
+	_ = m.cmd.Process.Kill()
+	_ = m.wait() // it was killed
 }
 
 // backingDir is a directory whose files may back a passthrough mount.

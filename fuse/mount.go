@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -36,6 +38,13 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Kept != nil {
+		s, err := takeOver(o)
+		if err != nil {
+			return nil, fmt.Errorf("take over the mount %s: %w", o.Kept.Dir, err)
+		}
+		return s, nil
+	}
 	without, err := parseMasks(o.Without)
 	if err != nil {
 		return nil, err
@@ -59,14 +68,62 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{o: o, place: place, ended: make(chan struct{})}
 	s.files = newFileSystem(&s.o)
-	raw, err := gofuse.NewServer(s.files, fmt.Sprintf("/dev/fd/%d", fd), s.protocol(without))
-	if err != nil {
+	if err := s.first(fd, without, large); err != nil {
 		_ = place.detach(true) // the error below says why there is no mount
 		return nil, fmt.Errorf("mount %s: start the FUSE protocol: %w", o.Dir, err)
 	}
-	s.connection = place.connection()
-	s.start(raw, without, large)
 	return s, nil
+}
+
+// first serves a new mount, whose connection is fd.
+func (s *Server) first(fd int, m masks, large bool) error {
+	var k *Kept
+	if s.o.Keep != nil {
+		var err error
+		if k, err = s.kept(fd); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		defer func() { _ = k.Conn.Close() }() // whoever keeps it has his own
+	}
+	init, err := firstRequest(fd)
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	var answer []byte
+	raw, err := s.speak(fd, init, m, func(a []byte) error {
+		answer = slices.Clone(a)
+		_, err := unix.Write(fd, a)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.connection = s.place.connection()
+	passthrough := s.decide(raw, m, large)
+	if k != nil {
+		k.Init, k.Answer, k.Unused, k.Open, k.Why, k.OpenDir, k.Abort = init, answer, m.unwanted, s.files.mode, s.why, s.files.listDir, s.connection
+		s.o.Keep(k)
+	}
+	s.start(raw, m, passthrough)
+	return nil
+}
+
+// kept is what is known of a mount before the kernel's first request.
+func (s *Server) kept(fd int) (*Kept, error) {
+	t, err := newTable()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		_ = t.file.Close() // nothing was written
+		return nil, fmt.Errorf("copy the connection's descriptor: %w", err)
+	}
+	s.files.opens.table = t
+	p := s.place
+	return &Kept{Conn: os.NewFile(uintptr(conn), "/dev/fuse"), Table: t.file, Dir: []byte(p.dir), Root: s.o.Root, Major: p.major, Minor: p.minor, Direct: p.direct, Without: s.o.Without}, nil
 }
 
 func wantsLarge(ctx context.Context, o *Options) (bool, error) {
@@ -90,35 +147,50 @@ func (s *Server) protocol(m masks) *gofuse.MountOptions {
 		Name:                 "hearth",
 		FsName:               s.o.FSName,
 		DisableSplice:        true,
-		ExtraCapabilities:    gofuse.CAP_NO_OPENDIR_SUPPORT,
+		ExtraCapabilities:    gofuse.CAP_NO_OPENDIR_SUPPORT | gofuse.CAP_HAS_RESEND,
 		DisabledCapabilities: m.bits,
 		Logger:               log.New(complaints{s}, "", 0),
 	}
 }
 
-// start decides what depends on the kernel's INIT, and serves.
-func (s *Server) start(raw *gofuse.Server, m masks, large bool) {
-	offered := raw.KernelSettings().Flags64()
-	k := offer{
-		noOpen:      offered&^m.bits&gofuse.CAP_NO_OPEN_SUPPORT != 0,
-		noOpenDir:   offered&^m.bits&gofuse.CAP_NO_OPENDIR_SUPPORT != 0,
-		passthrough: errors.New("masked"),
+// decide decides what depends on the kernel's INIT. passthrough says why the kernel is lent no files.
+func (s *Server) decide(raw *gofuse.Server, m masks, large bool) (passthrough error) {
+	granted := raw.KernelSettings().Flags64() &^ m.bits
+	k := offer{noOpen: granted&gofuse.CAP_NO_OPEN_SUPPORT != 0, noOpenDir: granted&gofuse.CAP_NO_OPENDIR_SUPPORT != 0, passthrough: s.lends(raw, m)}
+	s.files.mode, s.why = decide(&s.o, k, large)
+	s.files.listDir = !k.noOpenDir || s.o.Strict
+	return k.passthrough
+}
+
+// lends says why no files can be lent to the kernel. nil means that they can.
+func (s *Server) lends(raw *gofuse.Server, m masks) error {
+	if m.bits&gofuse.CAP_PASSTHROUGH != 0 {
+		return errors.New("masked")
 	}
-	if m.bits&gofuse.CAP_PASSTHROUGH == 0 {
-		k.passthrough = passthroughGranted(raw, offered, &s.o)
-	}
+	return passthroughGranted(raw, raw.KernelSettings().Flags64(), &s.o)
+}
+
+// start serves.
+func (s *Server) start(raw *gofuse.Server, m masks, passthrough error) {
 	f := s.files
-	f.mode, s.why = decide(&s.o, k, large)
-	f.listDir = !k.noOpenDir || s.o.Strict
 	f.opens.kernel, f.opens.local = raw, s.o.Local
-	f.news = newNews(raw, &s.newsOps)
+	f.news = newNews(s.kernel(raw), &s.newsOps)
+	f.news.table = f.opens.table
 	unsubscribe, unhold := f.tree.Subscribe(s.changed), f.tree.Hold(f.holds.has)
 	go f.news.run()
 	go s.serve(raw, unsubscribe, unhold)
 	if !m.readAhead {
 		s.ahead = s.place.readAhead(s.o.MaxReadAhead)
 	}
-	s.lacks = s.o.lacks(offered, m.unwanted, k.passthrough, s.ahead)
+	s.lacks = s.o.lacks(raw.KernelSettings().Flags64(), m.unwanted, passthrough, s.ahead)
+}
+
+// kernel is what notifications go to.
+func (s *Server) kernel(raw *gofuse.Server) kernel {
+	if s.o.Teller == nil {
+		return raw
+	}
+	return &teller{kernel: raw, find: s.o.Teller}
 }
 
 // serve answers requests until the connection ends, then takes everything down.
@@ -128,6 +200,7 @@ func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	unsubscribe()
 	s.files.news.close()
 	s.files.opens.close()
+	s.files.opens.table.close()
 	s.files.readers.close()
 	unhold()
 	_ = s.connection.Close() // on nil it only returns an error
@@ -188,10 +261,14 @@ func (c complaints) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	c.s.files.ops.complaints.Add(1)
-	if tell := c.s.o.Events.Complaint; tell != nil {
-		tell(strings.TrimRight(string(line), "\n"))
-	}
+	c.s.o.complain(strings.TrimRight(string(line), "\n"))
 	return len(line), nil
+}
+
+func (o *Options) complain(text string) {
+	if o.Events.Complaint != nil {
+		o.Events.Complaint(text)
+	}
 }
 
 // Stats are a mount's figures since it began.

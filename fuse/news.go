@@ -38,6 +38,7 @@ type kernel interface {
 type news struct {
 	kernel kernel
 	ops    *newsOps
+	table  *table // has the kept listings, for the process that takes the mount over; nil if none will
 
 	mu       sync.Mutex // guards the rest; held for a few instructions
 	dirs     map[uint64]*dirNews
@@ -58,7 +59,8 @@ type news struct {
 
 // dirNews is what changed in one directory. Its listing changed in any case.
 type dirNews struct {
-	names []changedName
+	names   []changedName
+	expired *listing // that is all
 }
 
 type changedName struct {
@@ -201,12 +203,29 @@ func (w *news) listed(dir uint64, until time.Time) {
 		l.until = until
 		heap.Fix(&w.listings, l.index)
 	} else {
-		l = &listing{dir: dir, until: until}
-		w.kept[dir] = l
-		heap.Push(&w.listings, l)
+		w.keepLocked(&listing{dir: dir, until: until, row: w.table.put(tableRow{node: dir, kind: listed})})
 	}
 	if len(w.kept) > maxKeptListings {
 		w.listings[0].until = time.Time{}
+	}
+	w.poke()
+}
+
+func (w *news) keepLocked(l *listing) {
+	w.kept[l.dir] = l
+	heap.Push(&w.listings, l)
+}
+
+// inherit takes over a listing that another process let the kernel keep. It is dropped at once.
+func (w *news) inherit(dir uint64, row int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.kept[dir]; l == nil {
+		w.keepLocked(&listing{dir: dir, row: row})
+	} else { // it was listed meanwhile, perhaps in part, behind what the other process told
+		w.table.clear(row)
+		l.until = time.Time{}
+		heap.Fix(&w.listings, l.index)
 	}
 	w.poke()
 }
@@ -265,7 +284,7 @@ func (w *news) next() (uint64, *dirNews, time.Duration) {
 	}
 	heap.Pop(&w.listings)
 	delete(w.kept, l.dir)
-	return l.dir, &dirNews{}, 0
+	return l.dir, &dirNews{expired: l}, 0
 }
 
 // tell drops the directory's listing, then its changed names. A dropped name alone would leave the
@@ -273,6 +292,9 @@ func (w *news) next() (uint64, *dirNews, time.Duration) {
 func (w *news) tell(dir uint64, d *dirNews) {
 	w.kernel.InodeNotify(dir, 0, 0)
 	w.ops.told.Add(1)
+	if d.expired != nil {
+		w.table.clear(d.expired.row)
+	}
 	for i, c := range d.names {
 		if w.putAside(dir, d.names[i:]) {
 			return
@@ -292,6 +314,9 @@ func (w *news) tell(dir uint64, d *dirNews) {
 func (w *news) close() {
 	close(w.stop)
 	<-w.done
+	if t, ok := w.kernel.(*teller); ok {
+		t.close()
+	}
 }
 
 // listing is a directory whose names the kernel keeps.
@@ -299,6 +324,7 @@ type listing struct {
 	dir   uint64
 	until time.Time
 	index int // in listings
+	row   int // in the table
 }
 
 // listings is a heap; the first to expire is in front.

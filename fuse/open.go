@@ -64,6 +64,8 @@ type opens struct {
 	kernel backing
 	local  LocalFiler
 
+	table *table // for the process that takes the mount over; nil if none will
+
 	lent, takenBack atomic.Int64 // files, not opens
 
 	mu   sync.Mutex // guards byID and users; taken before an openFile's own
@@ -72,12 +74,16 @@ type opens struct {
 
 type openFile struct {
 	users int // opens under way and standing; guarded by opens.mu
+	// inherited says that another process answered opens of it, nobody knows how many. It stands until the kernel forgets
+	// the node: then none is left.
+	inherited bool
 
 	mu      sync.Mutex // guards the rest; held while the first open asks the local tier
 	decided bool
 	lent    bool
 	id      int32
 	release func()
+	row     int // in the table
 }
 
 // open counts an open of a node id. It returns whether the file is lent, and its backing id.
@@ -99,13 +105,14 @@ func (p *opens) open(node uint64, o *hearth.Object) (id int32, lent bool) {
 	if !file.decided {
 		file.decided = true
 		file.id, file.release, file.lent = p.lend(o)
+		file.row = p.table.put(tableRow{node, opened, file.id}) // before the answer
 	}
 	return file.id, file.lent
 }
 
 // lend registers the object's local file, if there is one.
 func (p *opens) lend(o *hearth.Object) (int32, func(), bool) {
-	if o.Size == 0 {
+	if o.Size == 0 || p.local == nil {
 		return 0, nil, false
 	}
 	local, release, err := p.local.LocalFile(o)
@@ -140,7 +147,7 @@ func (p *opens) register(local *os.File) (id int32, errno syscall.Errno) {
 func (p *opens) release(node uint64) {
 	p.mu.Lock()
 	file := p.byID[node]
-	if file == nil {
+	if file == nil || file.inherited {
 		p.mu.Unlock()
 		return
 	}
@@ -158,11 +165,39 @@ func (p *opens) release(node uint64) {
 func (p *opens) takeBack(file *openFile) {
 	file.mu.Lock()
 	defer file.mu.Unlock()
+	p.table.clear(file.row) // first, or the next process would answer with an id that is gone
 	if file.lent {
 		_ = p.kernel.UnregisterBackingFd(file.id) // the kernel forgets it with the connection
-		file.release()
+		if file.release != nil {
+			file.release()
+		}
 		p.takenBack.Add(1)
 	}
+}
+
+// inherit takes over what another process answered. A file that it had lent and not written down stays in use until the
+// mount ends.
+func (p *opens) inherit(rows []tableRow) {
+	p.byID = map[uint64]*openFile{}
+	for row, x := range rows {
+		if x.kind == opened {
+			p.byID[x.node] = &openFile{inherited: true, decided: true, lent: x.value > 0, id: x.value, row: row}
+		}
+	}
+}
+
+// forget ends an inherited open, since the kernel has forgotten the node. It does not where the node was opened again
+// meanwhile.
+func (p *opens) forget(node uint64, held func(uint64) bool) {
+	p.mu.Lock()
+	file := p.byID[node]
+	if file == nil || !file.inherited || held(node) {
+		p.mu.Unlock()
+		return
+	}
+	delete(p.byID, node)
+	p.mu.Unlock()
+	p.takeBack(file)
 }
 
 // close takes back all files after the connection has ended.

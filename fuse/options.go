@@ -116,6 +116,15 @@ type Options struct {
 	Without []string
 	// MaxReadAhead is the kernel's read-ahead in bytes; 0 means 1 MiB.
 	MaxReadAhead int
+	// Keep is called once the mount is made, before anybody uses it, with what another process needs to serve it. nil
+	// means that nobody is told. The Kept is not to be used once Keep has returned.
+	Keep func(*Kept)
+	// Teller is a socket of packets to a process that notifies the kernel (Tell). The mount closes it. nil means that this
+	// process does, which cannot end while such a notification waits for it.
+	Teller func() (*os.File, error)
+	// Kept is a mount to be taken over instead of made, after its process has ended. nil means none. Dir, At, Root,
+	// Without, NoExec and AllowOther are the mount's then.
+	Kept *Kept
 	// Events are told what happens.
 	Events Events
 }

@@ -48,7 +48,7 @@ func readersByName() map[string]func(args []string) (string, error) {
 		"list": listNames, "stat": statFile, "xattr": getXattr, "xattrs": listXattrs, "write": tryWrites,
 		"statfs": statFS, "held": readHeld, "first": readFirst, "walk": walk, "epoch": epoch, "hold": hold,
 		"seek": seekNames, "listrace": listWhileChanging, "nap": nap, "napdirect": napDirect, "again": readAgain, "drop": drop,
-		"hold600": hold600, "kinds": readKinds, "statlate": statLate,
+		"hold600": hold600, "across": readAcross, "kinds": readKinds, "statlate": statLate,
 	}
 }
 

@@ -46,6 +46,11 @@ type Options struct {
 	// MemoryBytes bounds names that live in memory because Dir is "" or failed. Beyond it all names are
 	// dropped and asked for anew. 0 means 64 MiB, or 512 MiB when Dir is "".
 	MemoryBytes int64
+	// Outlasts says that a node id that was given out outlasts the process, however that ends. It costs each change a write
+	// to the operating system.
+	Outlasts bool
+	// Held says that kernels may hold node ids that another process gave out. What those stood for is kept until Taken.
+	Held bool
 	// FirstID is above every node id that may be in use from elsewhere. 0 means that none is in use.
 	FirstID uint64
 	// Clock is the wall clock. Nil means time.Now, guarded against jumps.
@@ -74,6 +79,7 @@ type Tree struct {
 	db      *store.Store
 	clock   clock
 	ids     store.IDs
+	taken   func()     // ends the hold on all ids; nil if there is none
 	placeMu sync.Mutex // held while a directory gets its id; taken before the IDs' own
 	dirs    directories
 	links   atomic.Pointer[linkTable]
@@ -118,7 +124,7 @@ func Open(o Options) (*Tree, error) {
 	t.asks.byName = map[askKey]*ask{}
 	t.neg.Start()
 	t.links.Store(&linkTable{})
-	db, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, CacheBytes: o.CacheBytes, MemoryBytes: o.MemoryBytes,
+	db, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Outlasts: o.Outlasts, CacheBytes: o.CacheBytes, MemoryBytes: o.MemoryBytes,
 		Next: o.Next, Retry: o.moveRetry, Log: o.Events.Log, Ill: o.Events.Ill, Moved: o.Events.Moved, Rebuilt: t.rebuilt})
 	if err != nil {
 		return nil, fmt.Errorf("open the namespace: %w", err)
@@ -157,8 +163,20 @@ func (t *Tree) load() error {
 	if err := t.refused.load(t.db); err != nil {
 		return err
 	}
+	if t.o.Held {
+		t.taken = t.Hold(func(uint64) bool { return true })
+		return nil
+	}
 	// Ids that were superseded before this process began are known to no kernel.
 	return t.sweepSuperseded(math.MaxInt64)
+}
+
+// Taken says that whoever holds node ids of another process's time has said so by now (Hold).
+func (t *Tree) Taken() {
+	if t.taken != nil {
+		t.taken()
+		t.taken = nil
+	}
 }
 
 // rebuilt is called when an empty database replaced the former one. Node ids continue where they were,

@@ -40,6 +40,9 @@ func (n *Node) routes() http.Handler {
 	answer("GET /v1/mounts/wait", func(r *http.Request) (any, error) {
 		return struct{}{}, n.waitUnmounted(r.Context(), r.FormValue("dir"))
 	})
+	answer("POST /v1/upgrade", func(r *http.Request) (any, error) {
+		return struct{}{}, n.Upgrade(r.Context(), r.FormValue("program"))
+	})
 	answer("GET /v1/stat", func(r *http.Request) (any, error) { return n.stat(r.Context(), r.FormValue("path")) })
 	answer("GET /v1/explain", n.serveExplain)
 	answer("POST /v1/refresh", n.serveRefresh)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/wiring"
@@ -36,6 +37,8 @@ type Config struct {
 	S3 s3gw.Setup
 	// Mounts are made after New by the program that runs the node. Others come and go through the admin API.
 	Mounts []Mount
+	// Keeper keeps the mounts, and has those that TakeOver serves. nil means that they end with the process.
+	Keeper *keep.Keeper
 	// Admin is where the node answers its commands and its metrics.
 	Admin Admin
 	// FuseWithout names abilities of the kernel's FUSE that mounts do not use.

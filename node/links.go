@@ -80,9 +80,8 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 	return f, nil
 }
 
-// add opens a link's origin and probes it. If the probe fails, goOn decides whether the link is made all the
-// same.
-func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error) (*link, error) {
+// add opens a link's origin. probe asks it; after an error of probe there is no link.
+func (ls *links) add(ctx context.Context, l Link, probe func(*link) error) (*link, error) {
 	l.Path = cleanPath(l.Path)
 	l.Origin = l.Origin.WithEnvironment()
 	f, err := parseFreshness(l.Freshness)
@@ -99,11 +98,9 @@ func (ls *links) add(ctx context.Context, l Link, goOn func(*link, error) error)
 	if added.origin, err = origin.Open(ctx, config.OriginConfig(l.Origin, added.name, ls.version)); err != nil {
 		return nil, usage("%v", err) // nothing was asked yet
 	}
-	if cause := added.probe(ctx); cause != nil {
-		if err := goOn(added, cause); err != nil {
-			added.close()
-			return nil, err
-		}
+	if err := probe(added); err != nil {
+		added.close()
+		return nil, err
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

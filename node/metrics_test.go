@@ -107,6 +107,7 @@ func labels() map[string]string {
 const counts = `
 hearth_dir_declined_total hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total hearth_dir_unindexed
 hearth_egress_avoided_requests_total hearth_egress_requests_total
+hearth_keeper_starts_total
 hearth_listings_running
 hearth_memory_views
 hearth_mount_ops_total

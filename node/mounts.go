@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/fuse/point"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/admin"
@@ -30,6 +32,7 @@ type mounts struct {
 	mu     sync.Mutex // guards the fields; never held while a mount is made or taken away
 	byDir  map[string]*mounted
 	left   map[*mounted]bool // mounts in use that are no longer at their Dir, which another mount may have
+	away   map[string]bool   // where kept mounts were that were taken away while no node served
 	closed bool
 	idle   chan struct{}  // closed while byDir and left are both empty
 	own    machine.Own    // what no mount may hide; never changed
@@ -40,6 +43,9 @@ type mounts struct {
 type mounted struct {
 	Mount
 	link   *link
+	id     string       // at the keeper
+	kept   *fuse.Kept   // of a mount that is taken over, else nil
+	keeps  atomic.Bool  // the keeper has it
 	server *fuse.Server // nil until the mount stands
 	gone   chan struct{}
 	lost   chan struct{} // closed when another mount takes its Dir
@@ -53,6 +59,11 @@ func newMounts(own machine.Own) *mounts {
 
 // Mount makes a mount and returns once the mount answers.
 func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, error) {
+	return n.serve(ctx, r, nil)
+}
+
+// serve makes a mount, or takes over the one that is kept.
+func (n *Node) serve(ctx context.Context, r admin.MountRequest, kept *keep.Mount) (*status.Mount, error) {
 	var at *point.Point
 	if r.At != nil {
 		var err error
@@ -66,7 +77,11 @@ func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, 
 		return nil, err
 	}
 	m.Dir = filepath.Clean(m.Dir)
-	x := &mounted{Mount: m, gone: make(chan struct{}), lost: make(chan struct{})}
+	x := &mounted{Mount: m, id: n.newMountID(), gone: make(chan struct{}), lost: make(chan struct{})}
+	if kept != nil {
+		x.id, x.kept = kept.ID, kept.Kept
+		x.keeps.Store(true)
+	}
 	n.mounts.free(x.Dir)
 	if err := n.mounts.claim(x); err != nil {
 		return nil, err
@@ -82,6 +97,9 @@ func (n *Node) Mount(ctx context.Context, r admin.MountRequest) (*status.Mount, 
 
 // mount makes x. at holds x.Dir where the node may not walk to that directory, else it is nil.
 func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *point.Point) error {
+	if x.kept != nil {
+		return n.mountKept(ctx, x, r)
+	}
 	asked := r.Prefix
 	if r.Origin != nil {
 		l, rest, err := n.linkTo(ctx, r)
@@ -119,6 +137,40 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 		return err
 	}
 	options.At = at
+	if n.config.Keeper != nil && n.disk != nil { // else nobody knows the node ids any more
+		options.Keep = func(k *fuse.Kept) { n.keep(k, x) }
+	}
+	return n.stand(ctx, x, options)
+}
+
+// mountKept takes x over. Its prefix is a path in the tree, whose root needs no look-up.
+func (n *Node) mountKept(ctx context.Context, x *mounted, r admin.MountRequest) (err error) {
+	leads := func() bool {
+		x.link, err = n.links.forMount(x.Prefix)
+		return err == nil && x.link.Origin.URL == r.Origin.URL
+	}
+	if !leads() { // it was made at run time, or is gone
+		if _, _, err := n.linkTo(ctx, r); err != nil {
+			return err
+		}
+		if !leads() {
+			return fmt.Errorf("%w: %s was %s", errNoLink, x.Prefix, r.Origin.URL)
+		}
+	}
+	options, err := n.fuseOptions(x, x.kept.Root)
+	if err != nil {
+		return err
+	}
+	x.kept.Names = n.tree.Stats().LastID
+	options.Kept = x.kept
+	return n.stand(ctx, x, options)
+}
+
+// stand makes the mount, and follows it to its end.
+func (n *Node) stand(ctx context.Context, x *mounted, options fuse.Options) error {
+	if options.Kept != nil || options.Keep != nil {
+		options.Teller = func() (*os.File, error) { return n.config.Keeper.Teller(x.id) }
+	}
 	machine.Processors(n.limits.Processors, true)
 	server, err := fuse.Mount(ctx, options)
 	if err != nil {
@@ -129,6 +181,7 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	go func() {
 		server.Wait()
 		n.events.Info("unmounted", "dir", x.Dir)
+		n.toKeeper("forget the mount "+x.Dir, n.config.Keeper.Drop(x.id))
 		n.mounts.drop(x)
 	}()
 	return nil
@@ -148,9 +201,9 @@ func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string,
 	}
 	var away error
 	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
-	l, err := n.links.add(ctx, added, func(l *link, cause error) error {
-		away = cause
-		return n.goOn(ctx, l, cause)
+	l, err := n.links.add(ctx, added, func(l *link) error {
+		away = n.probe(ctx, l)
+		return n.goOn(ctx, l, away)
 	})
 	if err == nil {
 		n.tellPassed(l)
@@ -457,4 +510,20 @@ func (m *mounts) closeAll(busy func(dir string, cause error)) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// takenAway notes that a kept mount was taken away before this node could serve it.
+func (m *mounts) takenAway(dir string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.away == nil {
+		m.away = map[string]bool{}
+	}
+	m.away[dir] = true
+}
+
+func (m *mounts) wasTakenAway(dir string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.away[dir]
 }

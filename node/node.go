@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,9 +50,15 @@ var errClosed = errors.New("the node was closed")
 type Node struct {
 	config  Config
 	started time.Time
-	limits  machine.Limits
-	dirs    machine.Directories
-	events  *troubleLog
+	stalled atomic.Int64 // how long the mounts of the node before stood still, in ns
+	// mountIDs counts mounts, for their names at the keeper.
+	mountIDs atomic.Int64
+	handing  sync.Once
+	ending   atomic.Bool   // no other node follows
+	handed   chan struct{} // closed when another version has this node's place
+	limits   machine.Limits
+	dirs     machine.Directories
+	events   *troubleLog
 
 	stores
 	links  *links
@@ -95,13 +102,15 @@ func New(ctx context.Context, c Config) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: newTroubles(c.Log), jobs: warmUps{ready: make(chan struct{})}}
+	n := &Node{config: c, started: time.Now(), limits: machine.ReadLimits("/"), events: newTroubles(c.Log), jobs: warmUps{ready: make(chan struct{})}, handed: make(chan struct{})}
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	n.cancel = cancel
 	n.group, n.ctx = errgroup.WithContext(life)
 	n.seen.waits, n.seen.reads = waits.New(), status.NewHistory(n.sample)
 	if err := n.open(ctx); err != nil {
-		_ = n.close() // err already says why it does not start
+		if !n.config.Keeper.Has() { // else the next node may serve what this one has taken over: closing it would take it away
+			_ = n.close() // err already says why it does not start
+		}
 		return nil, err
 	}
 	if n.disk != nil {
@@ -172,8 +181,14 @@ func (n *Node) open(ctx context.Context) (err error) {
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
 	n.links = &links{version: n.config.Version, configured: len(n.config.Links)}
 	away := map[*link]error{} // origins whose probe failed; the tree decides whether their links go on
+	probe := func(l *link) error {
+		if cause := n.probe(ctx, l); cause != nil {
+			away[l] = cause
+		}
+		return nil
+	}
 	for _, l := range n.config.Links {
-		added, err := n.links.add(ctx, l, func(l *link, cause error) error { away[l] = cause; return nil })
+		added, err := n.links.add(ctx, l, probe)
 		if err != nil {
 			return err
 		}
@@ -209,6 +224,10 @@ func (n *Node) open(ctx context.Context) (err error) {
 
 // begin makes the node known to others, once it is complete.
 func (n *Node) begin(ctx context.Context) error {
+	if err := n.takeOver(ctx); err != nil { // first: their users wait
+		return err
+	}
+	n.attendKeeper()
 	if err := n.joinRing(ctx); err != nil { // before jobs go on: they load blocks at owners
 		return err
 	}
@@ -382,8 +401,11 @@ func (n *Node) Err() error {
 // call does nothing.
 func (n *Node) Close() (err error) {
 	n.closed.Do(func() {
-		machine.Stopping()
+		if n.config.Keeper == nil || n.ending.Load() {
+			machine.Stopping()
+		}
 		err = n.close()
+		n.config.Keeper.Close() // at last: the keeper takes that for the end
 	})
 	return err
 }

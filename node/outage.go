@@ -16,11 +16,26 @@ import (
 // probeAgain is the pause between two probes of an origin that could not be asked when its link was made.
 const probeAgain = 2 * time.Second
 
+// errLater means that a link's origin was not probed yet.
+var errLater = errors.New("the origin is asked once the mounts are served")
+
+// probe asks a link's origin while the link is made. Where users of mounts that are taken over wait meanwhile, an origin that
+// does not answer must not make them wait longer: then it returns errLater, with which the link goes on.
+func (n *Node) probe(ctx context.Context, l *link) error {
+	if n.config.Keeper.Has() && n.stalled.Load() == 0 {
+		return errLater
+	}
+	return l.probe(ctx)
+}
+
 // goOn decides about a link whose origin failed its probe with cause. If the origin cannot be asked now,
 // but its names are known from before, the link goes on with those names. Then goOn returns nil, and the
 // caller probes again (tryAgain). Otherwise goOn returns the cause: the origin was never seen, or it gave a
 // definite answer.
 func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
+	if cause == nil || cause == errLater {
+		return nil
+	}
 	if ctx.Err() != nil || !origin.Away(cause) {
 		return watch.Explained(cause)
 	}
@@ -31,11 +46,16 @@ func (n *Node) goOn(ctx context.Context, l *link, cause error) error {
 	return nil
 }
 
-// tryAgain tells the tree that a link's origin could not be asked, and probes the origin until it answers.
+// tryAgain tells the tree that a link's origin could not be asked, if it was asked, and probes the origin until it answers.
 func (n *Node) tryAgain(l *link, cause error) {
-	n.doubt(l, cause)
+	first := probeAgain
+	if cause == errLater {
+		first = 0
+	} else {
+		n.doubt(l, cause)
+	}
 	n.group.Go(func() error {
-		pause := time.NewTimer(probeAgain)
+		pause := time.NewTimer(first)
 		defer pause.Stop()
 		for {
 			select {

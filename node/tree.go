@@ -32,7 +32,7 @@ func (n *names) close() error {
 }
 
 func (n *Node) openTree() error {
-	o := namespace.Options{Events: n.treeEvents(), FirstID: state.FirstNodeID(n.dirs.Paths()), Clock: n.config.Clock}
+	o := namespace.Options{Events: n.treeEvents(), FirstID: state.FirstNodeID(n.dirs.Paths()), Clock: n.config.Clock, Outlasts: n.config.Keeper != nil, Held: n.config.Keeper.Has()}
 	o.Events.Reserved = func(upTo uint64) {
 		n.tree.noting.Go(func() {
 			for _, dir := range n.dirs.Paths() {

@@ -282,7 +282,7 @@ func (h *hearth) up(t *testing.T, args ...string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() }) // a killed one would leave its node, which starts another keeper
 	var said strings.Builder
 	buf := make([]byte, 4096)
 	for !strings.Contains(said.String(), "serving at") {
@@ -372,7 +372,7 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
-			apart := []string{"demo", "fsck", "up", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "wait", "cancel", "retry"}
+			apart := []string{"demo", "fsck", "up", "keep", "upgrade", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "wait", "cancel", "retry"}
 			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.HasPrefix(line, "  hearth volume") || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)

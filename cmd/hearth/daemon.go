@@ -16,7 +16,10 @@ import (
 
 // This file runs a command in the background, detached from its terminal.
 
-// isDaemon reports whether startDaemon started this process.
+// quietly is the ReadyVariable of a daemon's node: its keeper tells the parent.
+const quietly = "-1"
+
+// isDaemon reports whether startDaemon started this process, or the keeper of a daemon.
 func isDaemon() bool { return os.Getenv(settings.ReadyVariable) != "" }
 
 // startDaemon starts this command again as a child, and returns once the child says that the mount
@@ -63,22 +66,31 @@ func detach() error {
 	if err != nil {
 		return nil
 	}
-	_ = os.Unsetenv(settings.ReadyVariable) // it cannot fail for this name
+	if fd >= 0 {
+		_ = os.Unsetenv(settings.ReadyVariable) // it cannot fail for this name
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
 	defer func() { _ = null.Close() }() // its copies stay open
-	if err := os.Chdir("/"); err != nil {
-		return fmt.Errorf("detach: %w", err)
+	if fd >= 0 {                        // a keeper's node works where its keeper was started, as the next one does
+		if err := os.Chdir("/"); err != nil {
+			return fmt.Errorf("detach: %w", err)
+		}
 	}
 	for std := range 3 {
 		if err := unix.Dup2(int(null.Fd()), std); err != nil {
 			return fmt.Errorf("detach: %w", err)
 		}
 	}
-	if _, err := unix.Setsid(); err != nil {
-		return fmt.Errorf("detach: %w", err)
+	if unix.Getpgrp() != os.Getpid() { // else it leads a group, or a session, already: its keeper has started it so
+		if _, err := unix.Setsid(); err != nil {
+			return fmt.Errorf("detach: %w", err)
+		}
+	}
+	if fd < 0 {
+		return nil
 	}
 	word := os.NewFile(uintptr(fd), "ready")
 	defer func() { _ = word.Close() }() // the word is in the pipe

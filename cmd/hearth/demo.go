@@ -18,9 +18,9 @@ func demoCommand() *cobra.Command {
 		Short: "Show the main job on data of its own: no account, no cluster",
 		Long: "Start a real S3 server, make pictures and large files and upload them, mount the bucket\n" +
 			"by three nodes that make a ring, have their readers share a cold and a warm epoch in random\n" +
-			"order, kill one node in the midst of a third; compare every byte with what was made. About a\n" +
-			"minute. Exits 0 only if every byte matched. With --nodes 1 the one node is killed between\n" +
-			"two epochs, and goes on with its cache. --origin reads a bucket of your own instead.",
+			"order, and kill one node in the midst of a third: the next one serves its mount, and no reader\n" +
+			"gets an error. Every byte is compared with what was made. About a minute. Exits 0 only if all\n" +
+			"is right. Before Linux 6.9 the other nodes go on instead. --origin reads a bucket of your own.",
 		Example: "  hearth demo\n" +
 			"  hearth demo --nodes 1 --images 500 --large 1",
 		Args: cli.Exactly(),

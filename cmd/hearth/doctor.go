@@ -156,7 +156,7 @@ func askHow(ctx context.Context, c *cli.Common, s *settings.Settings) (*doctor.R
 		}
 		return nil, err
 	}
-	r := &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok"}
+	r := &doctor.Running{Version: status.Version, PID: status.PID, Says: status.Says, Well: status.Says == "ok", Keeper: status.Keeper}
 	for _, t := range status.Tiers {
 		r.Volumes = append(r.Volumes, t.Volumes...)
 	}

@@ -182,7 +182,7 @@ func TestDoctorOfTheMachine(t *testing.T) {
 	if f := found["cache directory "+sick]; code != 6 || f.Verdict != doctor.Fail || !strings.Contains(f.Found, "read-only file system") || !strings.Contains(f.Cure, "--cache-disks") {
 		t.Errorf("exit code %d, %+v", code, f)
 	}
-	node := h.up(t, url)
+	node := h.up(t, url, "--no-keeper")
 	found, _ = h.examined(t, "--origin", url)
 	process := fmt.Sprintf("process %d", node.Process.Pid)
 	for check, want := range map[string]string{"node": process + ", answers that all is well", "cache content " + cache: "in use by the node, " + process} {

@@ -23,17 +23,21 @@ import (
 )
 
 func main() {
-	args := os.Args[1:]
-	if filepath.Base(os.Args[0]) == "mount.hearth" {
-		translated, err := mountHelperArgs(args)
-		if err != nil {
-			os.Exit(finish(err))
-		}
-		args = translated
+	args, err := ownArgs()
+	if err != nil {
+		os.Exit(finish(err))
 	}
 	root := rootCommand()
 	root.SetArgs(args)
 	os.Exit(finish(root.Execute()))
+}
+
+// ownArgs are this process's arguments, those of mount(8) in our words.
+func ownArgs() ([]string, error) {
+	if filepath.Base(os.Args[0]) == "mount.hearth" {
+		return mountHelperArgs(os.Args[1:])
+	}
+	return os.Args[1:], nil
 }
 
 // finish prints what went wrong, each thing on a line of its own, and returns the exit code.
@@ -47,7 +51,7 @@ func finish(err error) int {
 // commands are all verbs of this version, in the order of the help.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
-		demoCommand(), upCommand(), gatewayCommand(), mountCommand(), umountCommand(),
+		demoCommand(), upCommand(), keepCommand(), upgradeCommand(), gatewayCommand(), mountCommand(), umountCommand(),
 		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), refreshCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		ringCommand(), volumeCommand(), configCommand(), versionCommand(), completionCommand(),

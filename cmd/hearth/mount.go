@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
 )
@@ -24,6 +26,7 @@ type mountFlags struct {
 	noAllowOther bool
 	sloppy       bool
 	byMount8     bool // mount(8) made the call
+	keeper       func() (*keep.Keeper, error)
 }
 
 func mountCommand() *cobra.Command {
@@ -43,14 +46,14 @@ func mountCommand() *cobra.Command {
 			"  hearth mount --anonymous --region us-east-1 s3://noaa-ghcn-pds/ /mnt",
 		Args: cli.Exactly("ORIGIN", "DIR"),
 	}
-	f := &mountFlags{Common: cli.AddCommon(cmd)}
+	f := &mountFlags{Common: cli.AddCommon(cmd), keeper: sync.OnceValues(keep.FromEnvironment)}
 	cmd.Flags().StringSliceVarP(&f.options, "options", "o", nil, "options as of mount(8): nodev,allow_other,uid=1000,open=none,...")
 	cmd.Flags().BoolVar(&f.daemon, "daemon", false, "return when the mount answers and serve on behind")
 	cmd.Flags().BoolVar(&f.noAllowOther, "no-allow-other", false, "nobody but who mounts gets in")
 	cmd.Flags().BoolVar(&f.sloppy, "sloppy", false, "pass over -o options that are unknown, as mount(8) does with -s")
 	cmd.Flags().BoolVar(&f.byMount8, mount8Flag, false, "as mount(8) asks: it says rw where nobody has said ro")
 	_ = cmd.Flags().MarkHidden(mount8Flag) // it exists
-	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "mount", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3", "keeper")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if isURL(args[1]) || meantURL(args[1]) != "" {
 			return cli.Usagef("%s is no directory: the origin comes first, hearth mount %s %s", args[1], args[1], args[0])
@@ -119,6 +122,9 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		attached, err := f.attach(cmd, client, request)
 		if attached || err != nil {
 			return err
+		}
+		if f.daemon && keep.Present() && !isDaemon() {
+			return cli.Usagef("hearth keep mount stays in the foreground: take --daemon or keep away")
 		}
 		if f.daemon && !isDaemon() {
 			return startDaemon()
@@ -222,6 +228,15 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin
 		return cli.Usagef("no node runs and no origin is configured: %s names nothing%s", r.Prefix, meantDir(r.Prefix))
 	}
 	config.Mounts = nil // those are for `hearth up`
+	if f.daemon && !s.Keeper.Off && !keep.Present() {
+		return keepNode(s, true)
+	}
+	if config.Keeper, err = f.keeper(); err != nil {
+		return err
+	}
+	if err := succeeds(config.Keeper, s); err != nil {
+		return err
+	}
 	if s.LogLevel == "" && s.LogFile == "" && !f.daemon {
 		s.LogLevel = "warn" // the rest is printed on the terminal
 	}
@@ -231,7 +246,7 @@ func (f *mountFlags) mountHere(cmd *cobra.Command, s *settings.Settings, r admin
 	}
 	defer log.Close()
 	err = (&serving{Common: f.Common, log: log}).run(cmd, config, &r)
-	if err != nil && f.daemon && !isDaemon() { // detached: nobody sees what it prints
+	if err != nil && f.daemon { // where it is detached, nobody sees what it prints
 		log.Error("the node ended", "cause", err)
 	}
 	return err

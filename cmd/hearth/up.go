@@ -16,6 +16,7 @@ import (
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
 	"github.com/hearthfs/hearth/cmd/hearth/settings"
+	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/node"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/machine"
@@ -33,7 +34,7 @@ func upCommand() *cobra.Command {
 			"  hearth up --cache-ram 256MiB --cache-disks /var/tmp/hearth=1GiB file:///usr/share/doc",
 		Args: cli.Between(0, "ORIGIN"),
 	}
-	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3")
+	settings.AddFlags(cmd, "origin", "freshness", "stale_if_error", "cache", "fuse", "admin", "log", "node", "join", "cluster", "s3", "keeper")
 	cmd.RunE = runsNode(cli.AddCommon(cmd), func(*settings.Settings) {})
 	return cmd
 }
@@ -48,6 +49,12 @@ func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Comman
 		change(s)
 		config, err := nodeConfig(s, strings.Join(args, ""))
 		if err != nil {
+			return err
+		}
+		if cmd.Flags().Lookup("no-keeper") != nil && !s.Keeper.Off && !keep.Present() {
+			return keepNode(s, false)
+		}
+		if config.Keeper, err = fromKeeper(s); err != nil {
 			return err
 		}
 		log, err := openLog(s, false)
@@ -87,7 +94,8 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.Mount
 		starting <- err
 	}()
 	if err := daemonStarted(starting, signals, c.up.Load, cancel); err != nil {
-		if n != nil {
+		// The next node may serve what the last one has left: Close would take it away.
+		if k := config.Keeper; n != nil && (k == nil || len(k.Mounts) == 0 || errors.Is(context.Cause(ctx), cli.ErrInterrupted)) {
 			_ = n.Close()
 		}
 		err = cli.Because(ctx, err)
@@ -99,10 +107,15 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.Mount
 		_ = n.Close()
 		return err
 	}
+	n.Serving()
 	stop := c.reloads(n, hangups)
 	err := serve(n, mount, signals, say)
 	stop()
-	sayLeft(n)
+	select {
+	case <-n.HandedOver(): // it has all still
+	default:
+		sayLeft(n)
+	}
 	return err
 }
 
@@ -160,7 +173,8 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 	ended := sync.OnceFunc(c.Waiting(os.Stderr, origins(urls...)))
 	defer ended()
 	n, err := node.New(ctx, config)
-	if errors.Is(err, disk.ErrHung) && c.cutOff(ctx, config, mount) {
+	// A mount that is kept has nobody to answer, either.
+	if errors.Is(err, disk.ErrHung) && !config.Keeper.Has() && c.cutOff(ctx, config, mount) {
 		n, err = node.New(ctx, config)
 	}
 	if err != nil {
@@ -170,9 +184,23 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 	if c.log.Lost != "" {
 		fmt.Fprintln(os.Stderr, "hearth: "+c.log.Lost)
 	}
+	// Mounts that were taken over have users. What else cannot be mounted is no reason to end, and to leave them.
+	spared := func(dir string, err error) bool {
+		if !config.Keeper.Has() || !n.Kept() || ctx.Err() != nil {
+			return false
+		}
+		c.log.Error("a mount cannot be made, and others are served on", "dir", dir, "cause", err)
+		return true
+	}
 	for _, m := range config.Mounts {
+		if n.Serves(m.Dir) { // it was taken over
+			continue
+		}
 		machine.Say("mounting " + m.Dir)
 		made, err := n.Mount(ctx, admin.MountRequest{Mount: m})
+		if err != nil && spared(m.Dir, err) {
+			continue
+		}
 		if err != nil {
 			return n, err
 		}
@@ -185,11 +213,14 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 			say("answering S3 clients at %s", s.Listen)
 		}
 		say("serving at %s; Ctrl-C ends it", n.Socket())
-	} else {
-		m, err := n.Mount(ctx, *mount)
-		if err != nil {
+	} else if n.Serves(mount.Dir) {
+		c.up.Store(true)
+	} else if m, err := n.Mount(ctx, *mount); err != nil {
+		if !spared(mount.Dir, err) {
 			return n, err
 		}
+		c.up.Store(true)
+	} else {
 		warn(m, c.log.Shown)
 		end := "Ctrl-C unmounts"
 		if isDaemon() {
@@ -246,15 +277,21 @@ func serve(n *node.Node, mount *admin.MountRequest, signals <-chan os.Signal, sa
 		select {
 		case s := <-signals:
 			if mount == nil || !first || s != os.Interrupt {
+				n.Ending()
 				return n.Close()
 			}
 			endMount(n, mount.Dir, say)
 		case <-idle:
 			say("the last mount is gone")
+			n.Ending()
 			return n.Close()
+		case <-n.HandedOver():
+			return nil // its mounts are the next node's
 		case <-n.Done():
 			err := n.Err()
-			_ = n.Close()
+			if !n.Kept() { // else the next node serves the mounts
+				_ = n.Close()
+			}
 			return err
 		}
 	}

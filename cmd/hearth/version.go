@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node"
 )
 
 func versionCommand() *cobra.Command {
@@ -25,7 +26,7 @@ func versionCommand() *cobra.Command {
 			return err
 		}
 		if c.Output != "table" {
-			return c.PrintJSON(cli.Out(cmd), map[string]string{"version": version(), "commit": commit(), "go": runtime.Version()})
+			return c.PrintJSON(cli.Out(cmd), map[string]any{"version": version(), "commit": commit(), "go": runtime.Version(), "formats": node.Formats()})
 		}
 		return printVersion(cli.Out(cmd))
 	}

@@ -75,18 +75,19 @@ func (e *Edit) applyAll(db *pebble.DB, sync bool) error {
 	s := e.s
 	s.turn.RLock()
 	defer s.turn.RUnlock()
-	if err := e.apply(db, sync); err != nil {
+	if err := e.apply(db, s.disk, sync); err != nil {
 		return err
 	}
 	if n := s.next; n != nil {
-		if err := s.guarded(n.db, func(db *pebble.DB) error { return e.apply(db, sync) }); err != nil {
+		if err := s.guarded(n.db, func(db *pebble.DB) error { return e.apply(db, n.disk, sync) }); err != nil {
 			n.disk.fail(err)
 		}
 	}
 	return nil
 }
 
-func (e *Edit) apply(db *pebble.DB, sync bool) error {
+// apply makes the changes in one database, which lies on that file system.
+func (e *Edit) apply(db *pebble.DB, on *steady, sync bool) error {
 	b := db.NewBatchWithSize(len(e.buf) + 16*len(e.ops) + 16)
 	defer func() { _ = b.Close() }() // it only takes the memory back
 	start := 0
@@ -103,5 +104,9 @@ func (e *Edit) apply(db *pebble.DB, sync bool) error {
 		}
 		start = o.value
 	}
-	return b.Commit(&pebble.WriteOptions{Sync: sync})
+	if sync {
+		on.durable.Add(1)
+		defer on.durable.Add(-1)
+	}
+	return b.Commit(&pebble.WriteOptions{Sync: sync || e.s.o.Outlasts})
 }

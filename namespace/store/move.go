@@ -209,7 +209,7 @@ func (s *Store) newSuccessor(dir string) (*successor, error) {
 			s.tooMuch(used)
 		}
 	})
-	n.disk.limit = s.o.MemoryBytes
+	n.disk.limit, n.disk.idle = s.o.MemoryBytes, s.o.Outlasts
 	doom := func(err error) {
 		if n.live.Load() {
 			s.doom(err)
@@ -281,6 +281,8 @@ func copyPiece(to, from *pebble.DB, at []byte) (next []byte, err error) {
 
 // makeLast makes the copy durable, and marks it as complete.
 func (n *successor) makeLast(on vfs.FS) error {
+	n.disk.durable.Add(1)
+	defer n.disk.durable.Add(-1)
 	if err := n.db.LogData(nil, pebble.Sync); err != nil {
 		return err
 	}

@@ -30,6 +30,10 @@ type steady struct {
 	used    atomic.Int64 // bytes of files in mem
 	ill     atomic.Pointer[error]
 	retired atomic.Bool // its database is not in use any more: its memory does not matter
+	// idle has a log's sync do nothing but while durable is above 0. So Pebble's syncs write a log to the operating system,
+	// as often as there are commits, and wait for the device only where somebody asks for that.
+	idle    bool
+	durable atomic.Int64
 
 	mu     sync.Mutex      // guards the rest
 	inMem  map[string]bool // files that are in mem, whatever the disk holds

@@ -52,6 +52,9 @@ type Options struct {
 	// Patience bounds one operation of the disk. A disk that takes longer counts as failed. A sync may
 	// take up to twice that. 0 means 2 s.
 	Patience time.Duration
+	// Outlasts says that what was committed outlasts the process, however that ends: the operating system has it once Commit
+	// returns. Else a killed process loses what it committed in its last moments.
+	Outlasts bool
 	// CacheBytes is the size of Pebble's block cache. 0 means 16 MiB.
 	CacheBytes int64
 	// MemoryBytes bounds what lives in memory, by choice or because the disk failed. Beyond it the
@@ -179,6 +182,7 @@ func (s *Store) letGo() {
 func (s *Store) openDir(dir string) (err error) {
 	s.where = dir
 	s.disk = newSteady(s.on(dir), s.becameIll, s.tooMuch)
+	s.disk.idle = s.o.Outlasts
 	s.disk.limit = s.o.MemoryBytes
 	disk := s.disk
 	s.db, err = openWhole(dir, s.options(disk, func(err error) {
@@ -371,7 +375,11 @@ func (s *Store) syncBehind() {
 	s.syncMu.Lock()
 	s.dirty = false
 	s.syncMu.Unlock()
-	_ = s.try(func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }) // a failure has made the store ill
+	_ = s.try(func(db *pebble.DB) error {
+		s.disk.durable.Add(1)
+		defer s.disk.durable.Add(-1)
+		return db.LogData(nil, pebble.Sync)
+	}) // a failure has made the store ill
 }
 
 // Flush writes everything to sorted tables; for figures and tests.
@@ -430,6 +438,7 @@ func (s *Store) Close() error {
 		closeQuietly(db)
 		return nil
 	}
+	s.disk.durable.Add(1) // for good
 	if err := s.guarded(db, func(db *pebble.DB) error { return db.LogData(nil, pebble.Sync) }); err != nil {
 		closeQuietly(db)
 		return fmt.Errorf("close the names: %w", err)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 )
 
@@ -115,6 +116,29 @@ func TestRestart(t *testing.T) {
 	}
 	if _, err := Open(Options{Dir: dir}); err == nil {
 		t.Error("two stores in one directory")
+	}
+}
+
+func TestWhatWasCommittedOutlastsItsProcess(t *testing.T) {
+	// With Outlasts a killed process leaves all that it committed, down to the last record. A power cut leaves what was made
+	// durable, as ever: syncs that do nothing in between are not taken for that.
+	mem := vfs.NewCrashableMem()
+	s := mustOpen(t, Options{Dir: "/names", FS: mem, Outlasts: true})
+	left := func(percent int) int {
+		clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(1, 1))})
+		return check(t, mustOpen(t, Options{Dir: "/names", FS: clone}), 2000)
+	}
+	for i := range 1000 {
+		fill(t, s, i, i+1, false)
+		if i%100 == 0 {
+			if n := left(100); n != i+1 {
+				t.Fatalf("of %d records a killed process leaves %d", i+1, n)
+			}
+		}
+	}
+	fill(t, s, 1000, 1001, true)
+	if n := left(0); n != 1001 {
+		t.Errorf("of 1001 records, the last one durable, a power cut leaves %d", n)
 	}
 }
 

@@ -146,6 +146,12 @@ func (c *Client) WaitUnmounted(ctx context.Context, dir string) error {
 	return c.call(ctx, http.MethodGet, "/v1/mounts/wait?"+q.Encode(), nil, nil)
 }
 
+// Upgrade has a program take the node's place. The node's answer may be lost as it ends.
+func (c *Client) Upgrade(ctx context.Context, program string) error {
+	q := url.Values{"program": {program}}
+	return c.call(ctx, http.MethodPost, "/v1/upgrade?"+q.Encode(), nil, nil)
+}
+
 // Stat asks what the node knows about a path.
 func (c *Client) Stat(ctx context.Context, path string) (*Stat, error) {
 	s := &Stat{}

@@ -40,6 +40,9 @@ func table() map[string]right {
 		"DELETE /v1/mounts":   owner("take a mount away", asRoot),
 		"GET /v1/mounts/wait": owner("wait for a mount's end", asRoot),
 
+		// It runs a program as the node.
+		"POST /v1/upgrade": owner("upgrade the node", asRoot),
+
 		// Warm-ups. Everybody sees all of them. The job decides who may end or retry it.
 		"POST /v1/jobs":             member,
 		"GET /v1/jobs":              member,

@@ -81,6 +81,8 @@ type Running struct {
 	// Says is the first line of its status, and Well whether that is ok.
 	Says string
 	Well bool
+	// Keeper is what it says of its keeper; nil if it has none.
+	Keeper *status.KeeperLine
 	// Volumes are those that it was told to attach. Of those that are not in Options the node's word is taken, since
 	// it alone knows their secrets.
 	Volumes []status.Volume

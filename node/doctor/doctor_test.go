@@ -20,6 +20,7 @@ import (
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/node/machine"
+	"github.com/hearthfs/hearth/node/status"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -225,8 +226,10 @@ func TestDoorVerdicts(t *testing.T) {
 		got  Finding
 		want verdict
 	}{
-		"no node":        {judgeNode("/s", nil, nil), verdict{"node", OK, "none runs at /s", ""}},
-		"well":           {judgeNode("/s", &Running{Version: "1", PID: 7, Well: true}, nil), verdict{"node", OK, "process 7, answers that all is well", ""}},
+		"no node": {judgeNode("/s", nil, nil), verdict{"node", OK, "none runs at /s", ""}},
+		"well":    {judgeNode("/s", &Running{Version: "1", PID: 7, Well: true}, nil), verdict{"node", OK, "process 7, answers that all is well", ""}},
+		"started again": {judgeNode("/s", &Running{Version: "1", PID: 7, Well: true, Keeper: &status.KeeperLine{Starts: 3, Cause: "was killed by signal 9", StalledS: 0.25}}, nil),
+			verdict{"node", OK, "its keeper has started 3: the last one was killed by signal 9, and its mounts stood still for 0.2 s", ""}},
 		"ill":            {judgeNode("/s", &Running{Says: "an origin cannot be read"}, nil), verdict{"node", Warn, "an origin cannot be read", "hearth status"}},
 		"hangs":          {judgeNode("/s", nil, context.DeadlineExceeded), verdict{"node", Fail, "does not answer within", "goroutines"}},
 		"not allowed":    {judgeNode("/s", nil, errors.New("not allowed")), verdict{"node", Fail, "not allowed", "--admin-socket"}},

@@ -47,6 +47,9 @@ func judgeNode(socket string, r *Running, err error) Finding {
 	default:
 		f.Found = fmt.Sprintf("hearth %s, process %d, answers that all is well", r.Version, r.PID)
 	}
+	if r != nil && r.Keeper != nil && r.Keeper.Starts > 1 {
+		f.Found += fmt.Sprintf("; its keeper has started %d: the last one %s, and its mounts stood still for %.1f s", r.Keeper.Starts, r.Keeper.Cause, r.Keeper.StalledS)
+	}
 	return f
 }
 

@@ -57,8 +57,17 @@ func (s system) kernel() Finding {
 	if s.release == "" {
 		return Finding{"kernel", "", Warn, "/proc does not tell its version", "mount /proc: hearth reads its mount table and its limits there"}
 	}
-	return Finding{Check: "kernel", Verdict: OK, Found: "Linux " + s.release}
+	f := Finding{Check: "kernel", Verdict: OK, Found: "Linux " + s.release}
+	var major, minor int
+	if n, _ := fmt.Sscanf(s.release, "%d.%d", &major, &minor); n == 2 && (major < keepsMajor || major == keepsMajor && minor < keepsMinor) {
+		f.Verdict, f.Cure = Warn, fmt.Sprintf("readers get ENOTCONN where a node is killed; from Linux %d.%d on they wait for the next one", keepsMajor, keepsMinor)
+		f.Found += ", under which mounts end with their node"
+	}
+	return f
 }
+
+// The first kernel under which a mount outlives its node (FUSE_NOTIFY_RESEND).
+const keepsMajor, keepsMinor = 6, 9
 
 // leastFiles is the least number that was tried. enoughFiles is enough for a small cache
 // (docs/operations.md has the calculation).

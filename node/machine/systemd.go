@@ -40,6 +40,11 @@ func Stopping() { notify(daemon.SdNotifyStopping + "\n" + status("unmounting")) 
 // Say tells the service manager, in a line for people, what the node does. systemctl status shows it.
 func Say(what string) { notify(status(what)) }
 
+// Waiting tells the service manager that no node serves, and that one is started: until then its keeper feeds the watchdog.
+func Waiting() {
+	notify(daemon.SdNotifyWatchdog + "\n" + status("the node has ended: the next one starts"))
+}
+
 func status(what string) string { return "STATUS=" + Line(what) }
 
 // Line replaces characters in a text that a terminal might obey. The text may hold keys, which may be any

@@ -184,18 +184,30 @@ func Unmount(dir, kind string, lazy bool) error {
 		return &admin.Error{Kind: admin.KindNotFound, Message: "nothing is mounted at " + dir}
 	case p.Info.FSType != kind:
 		return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("%s is a mount of type %s, not ours", dir, p.Info.FSType)}
-	case lazy || dead(p):
+	case lazy:
 		return detach(p)
+	case os.Geteuid() != 0:
+		err = fusermount(dir, "-u", "--")
+	default:
+		err = p.Unmount()
 	}
-	if os.Geteuid() != 0 {
-		return fusermount(dir, "-u", "--")
+	if err == nil {
+		return nil
 	}
-	if err := p.Unmount(); errors.Is(err, point.ErrOthers) {
+	// Who asked a mount first that nobody serves for a while would be the one who has it in use.
+	q, held := hold(context.Background(), dir) // p is given up
+	if held == nil {
+		defer q.Close()
+	}
+	switch {
+	case held == nil && q.Info != nil && q.Info.FSType == kind && dead(q):
+		return detach(q)
+	case errors.Is(err, point.ErrOthers):
 		return &admin.Error{Kind: admin.KindRefused, Message: "unmount " + dir + ": " + err.Error()}
-	} else if err != nil {
-		return fmt.Errorf("unmount %s: %w", dir, err)
+	case os.Geteuid() != 0:
+		return err
 	}
-	return nil
+	return fmt.Errorf("unmount %s: %w", dir, err)
 }
 
 // detach takes a held mount away, even if it is in use.

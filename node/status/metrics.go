@@ -17,6 +17,9 @@ func table() []row {
 		{"hearth_problems", "problems[]", "Problem lines of status; alert on more than 0."},
 		{"hearth_warnings", "warnings[]", "Warning lines of status: what a person should know though the node is well."},
 
+		{"hearth_keeper_starts_total", "keeper.starts", "Times that the keeper has started a node; more than 1 means that one was killed or could not go on."},
+		{"hearth_keeper_stalled_seconds", "keeper.stalled_s", "How long users of mounts waited for this node, after the one before had ended."},
+
 		{"hearth_origin_requests_total", "origin.verbs[verb]", "Attempts sent to origins, retries included."},
 		{"hearth_origin_bytes_total", "origin.bytes", "Bytes of bodies read from origins."},
 		{"hearth_origin_errors_total", "origin.errors", "Attempts at origins that failed; that a key or a version is not there is an answer, and so is where a bucket lies."},

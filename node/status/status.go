@@ -44,6 +44,8 @@ type Status struct {
 	// there.
 	Memory     Memory     `json:"memory"`
 	Processors Processors `json:"processors"`
+	// Keeper is what started this node, and starts the next one. It is nil if nobody does.
+	Keeper *KeeperLine `json:"keeper,omitempty"`
 	// Ring is the node's part in a ring, and S3 its S3 endpoint. Each is nil if the node has none.
 	Ring *RingLine `json:"ring,omitempty"`
 	S3   *S3Line   `json:"s3,omitempty"`
@@ -54,6 +56,17 @@ type Status struct {
 	Egress Egress             `json:"egress"`
 	// Uncached counts blocks that were read from objects without a strong ETag, which no tier keeps.
 	Uncached int64 `json:"uncached"`
+}
+
+// KeeperLine is what the keeper knows (hearth keep).
+type KeeperLine struct {
+	// Starts counts the nodes that it has started, with this one.
+	Starts int `json:"starts"`
+	// Cause is how the node before ended, Ended is when, in Unix seconds, and StalledS is how many seconds later its mounts
+	// were served again. Without a node before they are empty.
+	Cause    string  `json:"cause,omitempty"`
+	Ended    int64   `json:"ended,omitempty"`
+	StalledS float64 `json:"stalled_s"`
 }
 
 // Origin counts requests to the origins since the node started.
@@ -175,8 +188,10 @@ type Mount struct {
 	Freshness string `json:"freshness"`
 	// Warning is what a user of the mount should know, such as that its origin cannot be asked. It is empty if
 	// all is well.
-	Warning string           `json:"warning,omitempty"`
-	Ops     map[string]int64 `json:"ops,omitempty"`
+	Warning string `json:"warning,omitempty"`
+	// Kept means that the mount outlives this node: a keeper has it.
+	Kept bool             `json:"kept,omitempty"`
+	Ops  map[string]int64 `json:"ops,omitempty"`
 }
 
 // Memory is the RAM budget and what counts against it, in bytes.

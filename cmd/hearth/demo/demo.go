@@ -4,9 +4,10 @@
 //
 // The readers of all nodes share the files of a cold and of a warm epoch in random order. The workers
 // of a distributed job do the same. So a node is mostly asked for blocks that others own. In the
-// middle of a third epoch one node is killed with SIGKILL. The others go on, and read what its
-// readers did not. A single node is killed between two epochs instead, and mounted again on its
-// cache.
+// middle of a third epoch one node is killed with SIGKILL. The next one, which its keeper starts,
+// serves its mount, and no reader gets an error. Where a mount cannot outlive its node (Linux before
+// 6.9), the others go on, and read what its readers did not; a single node is killed between two
+// epochs then, and mounted again on its cache.
 //
 // Every byte is compared with what was made, never with what Hearth says. A proxy between the nodes
 // and the server counts the requests to the origin.
@@ -173,7 +174,7 @@ func (d *demo) epochs(ctx context.Context) error {
 		}
 	}
 	victim := d.nodes[len(d.nodes)-1]
-	if d.Nodes > 1 {
+	if s, err := victim.status(); d.Nodes > 1 || err == nil && len(s.Mounts) > 0 && s.Mounts[0].Kept {
 		return d.epoch(ctx, "one killed", rng, victim)
 	}
 	d.say("killing that Hearth with SIGKILL, and mounting again on the same cache")
@@ -189,10 +190,19 @@ func (d *demo) epochs(ctx context.Context) error {
 // if there is one.
 func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand, victim *mounted) error {
 	w := &work{files: d.files, left: rng.Perm(len(d.files)), nodes: d.nodes}
+	after := ""
 	if victim != nil {
-		w.half = func() {
-			d.say("half-way: killing %s with SIGKILL; the others go on", victim.name)
-			victim.kill()
+		w.half = func() error {
+			stalled, outlived, err := victim.outlived(ctx)
+			switch {
+			case outlived:
+				d.say("half-way: %s killed with SIGKILL; the next one serves its mount", victim.name)
+				after = fmt.Sprintf("; 0 errors, longest stall %.2fs", stalled.Seconds())
+			case err == nil:
+				d.say("half-way: killing %s with SIGKILL; the others go on", victim.name)
+				victim.kill()
+			}
+			return err
 		}
 	}
 	before := d.asked()
@@ -204,8 +214,8 @@ func (d *demo) epoch(ctx context.Context, name string, rng *rand.Rand, victim *m
 	}
 	r := row{name: name, files: len(d.files), bytes: total(d.files), took: took, asked: d.asked().minus(before), wrong: len(w.bad)}
 	d.rows = append(d.rows, r)
-	d.say("%s epoch: %d files in random order, %.0f files/s, %s/s, the slowest one %v", name, r.files, float64(r.files)/took.Seconds(),
-		size(int64(float64(r.bytes)/took.Seconds())), w.slowest.Round(time.Millisecond))
+	d.say("%s epoch: %d files in random order, %.0f files/s, %s/s, the slowest one %v%s", name, r.files, float64(r.files)/took.Seconds(),
+		size(int64(float64(r.bytes)/took.Seconds())), w.slowest.Round(time.Millisecond), after)
 	if len(w.bad) > 0 {
 		for _, f := range w.bad[:min(3, len(w.bad))] {
 			d.say("WRONG: %s", f)

@@ -35,6 +35,7 @@ type mounted struct {
 	done   chan struct{} // closed when the process has ended
 	killed atomic.Bool   // errors of its readers are no fault from now on
 	said   counts        // its counts when it was last asked
+	lost   counts        // those of its processes that were killed
 }
 
 // lockedBuffer keeps the output of a process, in case it fails.
@@ -86,7 +87,7 @@ func launch(d *demo, i int) (*mounted, error) {
 		if err := os.MkdirAll(m.dir, 0o755); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 			return nil, fmt.Errorf("make the mount point: %w", err)
 		}
-		args = []string{"mount", "--config", config, d.Origin, m.dir}
+		args = []string{"keep", "mount", "--config", config, d.Origin, m.dir}
 	}
 	m.cmd = exec.Command(d.Hearth, args...)
 	m.cmd.Env = d.environ()
@@ -95,6 +96,7 @@ func launch(d *demo, i int) (*mounted, error) {
 	}
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
 	m.cmd.Stdout, m.cmd.Stderr = m.log, m.log
+	m.cmd.WaitDelay = 2 * time.Second // a node that outlives its keeper has them, too
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", d.Hearth, err)
 	}
@@ -219,6 +221,11 @@ func (m *mounted) request(ctx context.Context, path string) (*http.Response, err
 
 // status is the part of a node's status that the demo uses.
 type status struct {
+	PID    int
+	Mounts []struct{ Kept bool }
+	Keeper struct {
+		StalledS float64 `json:"stalled_s"`
+	}
 	Origin struct{ Requests, Bytes int64 }
 	Ring   struct{ Reads struct{ Bytes int64 } }
 }
@@ -254,7 +261,7 @@ func (m *mounted) ask(ctx context.Context, path string, answer any) error {
 func (m *mounted) counts() counts {
 	if !m.killed.Load() {
 		if s, err := m.status(); err == nil {
-			m.said = counts{s.Origin.Requests, s.Origin.Bytes, s.Ring.Reads.Bytes}
+			m.said = m.lost.plus(counts{s.Origin.Requests, s.Origin.Bytes, s.Ring.Reads.Bytes})
 		}
 	}
 	return m.said
@@ -292,12 +299,36 @@ func (m *mounted) survey(ctx context.Context, most int) ([]file, error) {
 	return files, nil
 }
 
+// outlived kills the node by SIGKILL, and returns once the next one serves its mount, and how long that stood still. It does
+// nothing and returns false where the mount would end with the node.
+func (m *mounted) outlived(ctx context.Context) (stalled time.Duration, ok bool, err error) {
+	s, err := m.status()
+	if err != nil || len(s.Mounts) == 0 || !s.Mounts[0].Kept {
+		return 0, false, err
+	}
+	m.lost = m.counts()
+	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+		return 0, false, fmt.Errorf("kill %s: %w", m.name, err)
+	}
+	for before := s.PID; ctx.Err() == nil; {
+		if s, err := m.status(); err == nil && s.PID != before {
+			return time.Duration(s.Keeper.StalledS * float64(time.Second)), true, nil
+		}
+		select {
+		case <-m.done:
+			return 0, false, fmt.Errorf("%s ended instead of starting again: %s", m.name, m.log)
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return 0, false, ctx.Err()
+}
+
 // kill ends the process by SIGKILL, and takes the dead mount away.
 func (m *mounted) kill() {
 	m.counts()
 	m.killed.Store(true)
-	_ = m.cmd.Process.Kill()
-	<-m.done
+	m.killAll()
 	m.detach()
 }
 
@@ -313,10 +344,22 @@ func (m *mounted) stop() {
 	select {
 	case <-m.done:
 	case <-time.After(10 * time.Second):
-		_ = m.cmd.Process.Kill()
-		<-m.done
+		m.killAll()
 	}
 	m.detach()
+}
+
+// killAll kills keeper and node. The node stands still first, since it would start another keeper.
+func (m *mounted) killAll() {
+	s, err := m.status()
+	if err == nil {
+		_ = syscall.Kill(s.PID, syscall.SIGSTOP) // it has just ended, else
+	}
+	_ = m.cmd.Process.Kill()
+	if err == nil {
+		_ = syscall.Kill(s.PID, syscall.SIGKILL)
+	}
+	<-m.done
 }
 
 // detach unmounts what a killed process left behind.

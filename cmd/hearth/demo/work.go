@@ -17,7 +17,7 @@ const readers = 8
 type work struct {
 	files []file
 	nodes []*mounted
-	half  func() // called once when half is done; nil means that nothing is called
+	half  func() error // called once when half is done; nil means that nothing is called
 
 	mu      sync.Mutex // guards the rest
 	left    []int
@@ -70,7 +70,7 @@ func (w *work) read(ctx context.Context, group *errgroup.Group, m *mounted) erro
 			f.hash = hash // the user's own bucket: the first epoch sets the hash
 		}
 		if w.finish(f, hash == f.hash, time.Since(began)) && w.half != nil {
-			group.Go(func() error { w.half(); return nil })
+			group.Go(w.half)
 		}
 	}
 	return ctx.Err()

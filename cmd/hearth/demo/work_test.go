@@ -48,12 +48,10 @@ func TestTheOthersReadWhatAKilledNodeDidNot(t *testing.T) {
 	nodes, set := directories(t, 3, 400)
 	w := &work{files: set, left: every(set), nodes: nodes}
 	killed := 0
-	w.half = func() {
+	w.half = func() error {
 		killed++
 		nodes[2].killed.Store(true)
-		if err := os.RemoveAll(nodes[2].dir); err != nil {
-			t.Error(err)
-		}
+		return os.RemoveAll(nodes[2].dir)
 	}
 	if err := w.run(t.Context()); err != nil || w.done != len(set) || len(w.left) > 0 || len(w.bad) > 0 || killed != 1 || w.slowest <= 0 {
 		t.Errorf("%v: %d of %d read, %d left, %d wrong, %d killed", err, w.done, len(set), len(w.left), len(w.bad), killed)

@@ -271,6 +271,10 @@ func rest(s *status.Status) section {
 		x.rows = append(x.rows, countOf(n, "open")+" lent to the kernel: what it reads by itself is not seen here")
 	}
 	x.rows = append(x.rows, fmt.Sprintf("hearth %s, process %d, up %s", s.Version, s.PID, time.Duration(s.UptimeS)*time.Second))
+	if k := s.Keeper; k != nil && k.Cause != "" {
+		x.rows = append(x.rows, fmt.Sprintf("keeper: started the node %s; the last one %s at %s, and its mounts stood still for %.1fs",
+			cli.Count(k.Starts, "time"), k.Cause, cli.Stamp(time.Unix(k.Ended, 0)), k.StalledS))
+	}
 	if p := s.Prefetch; p.Files > 0 {
 		x.rows = append(x.rows, fmt.Sprintf("prefetch: %s brought ahead of readers, %s read, %s wasted, %s may still be read",
 			cli.Bytes(p.Bytes), cli.Bytes(p.ReadBytes), cli.Bytes(p.WastedBytes), cli.Bytes(p.UnreadBytes)))

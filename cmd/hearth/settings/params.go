@@ -28,6 +28,7 @@ type Settings struct {
 	Admin       config.Admin
 	Ring        config.Membership
 	Volumes     config.Volumes
+	Keeper      Keeper
 	S3          s3gw.Setup
 	FuseWithout []string
 	// File is the configuration file that was read. "" means that there was none.
@@ -45,6 +46,13 @@ type Settings struct {
 	given []Value
 	// lines has the line in the file of each key and element: links[0].path.
 	lines map[string]int
+}
+
+// Keeper is how a node's mounts are kept where the node dies.
+type Keeper struct {
+	Off bool
+	// Patience is how long readers wait for the next node. 0 means for ever.
+	Patience time.Duration
 }
 
 // Param is one row of the table of parameters. Flags, environment names, the file's keys and the
@@ -81,7 +89,7 @@ var ErrLater = errors.New("not in this version")
 
 // Params returns the table.
 func Params() []Param {
-	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), volumeParams())
+	return slices.Concat(originParams(), linkParams(), cacheParams(), mountParams(), nodeParams(), ringParams(), s3Params(), volumeParams(), keeperParams())
 }
 
 // with makes a set function from a parser and a field.

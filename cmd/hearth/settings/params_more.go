@@ -141,6 +141,16 @@ func s3Params() []Param {
 	}
 }
 
+// keeperParams are the rows about the process that holds a node's mounts.
+func keeperParams() []Param {
+	return []Param{
+		{Key: "keeper.patience", Flag: "keeper-patience", Kind: "duration", Default: "60s", Help: "how long readers of mounts wait for the next node, where one was killed, before they get an error; 0: for ever",
+			set: with(parseDuration, func(s *Settings) *time.Duration { return &s.Keeper.Patience })},
+		{Key: "keeper.off", Flag: "no-keeper", Kind: "bool", Default: "false", Help: "start no process that holds the mounts: they end with the node",
+			set: with(parseBool, func(s *Settings) *bool { return &s.Keeper.Off })},
+	}
+}
+
 // volumeParams are the rows about volumes.
 func volumeParams() []Param {
 	volume := func(s *Settings) *config.Volume { return &s.Volumes.Devices[len(s.Volumes.Devices)-1] }

@@ -8,10 +8,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/s3gw"
 )
@@ -20,13 +22,33 @@ import (
 // half, with a hundredth of a disk's work or less.
 const defaultScrub = 8 << 20
 
+// defaultPatience is longer than a node's start, with a million blocks or a slow disk, and shorter than what people take
+// for a hang.
+const defaultPatience = time.Minute
+
 // Load gathers the settings: defaults, then the file, the environment and the flags.
 func Load(cmd *cobra.Command) (*Settings, error) {
-	s := &Settings{}
-	s.Cache.Scrub = defaultScrub
+	s := beginning()
 	if err := s.readFile(cmd); err != nil {
 		return nil, err
 	}
+	return s, s.override(cmd)
+}
+
+// Given reads what the environment and the flags say, and no file.
+func Given(cmd *cobra.Command) (*Settings, error) {
+	s := beginning()
+	return s, s.override(cmd)
+}
+
+func beginning() *Settings {
+	s := &Settings{}
+	s.Cache.Scrub, s.Keeper.Patience = defaultScrub, defaultPatience
+	return s
+}
+
+// override adds what the environment and the flags say.
+func (s *Settings) override(cmd *cobra.Command) error {
 	checkEnviron(os.Environ(), os.Stderr)
 	for _, p := range Params() {
 		v, ok := os.LookupEnv(p.Variable())
@@ -34,7 +56,7 @@ func Load(cmd *cobra.Command) (*Settings, error) {
 			continue
 		}
 		if err := s.take(p, Value{Key: p.Key, Value: v, Source: FromEnv, Where: p.Variable()}); err != nil {
-			return nil, cli.Usagef("%s: %v", p.Variable(), err)
+			return cli.Usagef("%s: %v", p.Variable(), err)
 		}
 	}
 	verbose := cmd.Flags().Lookup("verbose")
@@ -47,10 +69,10 @@ func Load(cmd *cobra.Command) (*Settings, error) {
 			continue
 		}
 		if err := s.take(p, Value{Key: p.Key, Value: f.Value.String(), Source: FromFlag, Where: "--" + p.Flag}); err != nil {
-			return nil, cli.Usagef("--%s: %v", p.Flag, err)
+			return cli.Usagef("--%s: %v", p.Flag, err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // Tree returns the links. The link at / comes first: it is made of the command's origin, or of the
@@ -93,16 +115,18 @@ func File(cmd *cobra.Command) (name string, named bool) {
 
 // These variables are no parameters. LeaksVariable asks a node to say at its end what it has not
 // given back. ReadyVariable has a detached process tell on that descriptor that its mount answers.
-// JournalVariable names another socket than journald's.
+// JournalVariable names another socket than journald's. OOMVariable tells the successor of a keeper what oom_score_adj
+// the first one was started with.
 const (
 	LeaksVariable   = "HEARTH_LEAKS"
 	ReadyVariable   = "HEARTH_DAEMON_READY_FD"
 	JournalVariable = "HEARTH_JOURNAL_SOCKET"
+	OOMVariable     = "HEARTH_KEEPER_OOM"
 )
 
 // otherVariables are the HEARTH_ names that are no parameters.
 func otherVariables() []string {
-	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, config.KeyVariable, s3gw.AccessVariable, s3gw.SecretVariable}
+	return []string{"HEARTH_CONFIG", "HEARTH_NODE", "HEARTH_TOOLS", JournalVariable, LeaksVariable, ReadyVariable, OOMVariable, keep.Variable, keep.NodeVariable, config.KeyVariable, s3gw.AccessVariable, s3gw.SecretVariable}
 }
 
 // checkEnviron warns of variables that look like one of ours.
