@@ -325,7 +325,7 @@ func noRightToMount(e *env) {
 	}
 	h := e.mount(o, settings{mount: []string{"--fuse-without", "all"}})
 	lacks := strings.Join(h.status().Mounts[0].Lacks, "\n")
-	for _, name := range []string{"passthrough", "open", "opendir", "readdirplus", "async_read", "parallel_dirops", "auto_inval_data", "max_pages", "readahead"} {
+	for _, name := range []string{"passthrough", "open", "opendir", "readdirplus", "async_read", "parallel_dirops", "auto_inval_data", "max_pages", "resend", "readahead"} {
 		if !strings.Contains(lacks, name+": masked by fuse.without") {
 			e.Errorf("status does not name %s among what is masked:\n%s", name, lacks)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/status"
@@ -392,7 +393,11 @@ func (h *hearth) spawn(o *server, set settings) {
 	}
 	args = append(args, "mount", "--config", h.config)
 	if h.e.variant == "masked" && set.binary == "" {
-		args = append(args, "--fuse-without", "all")
+		without := "all"
+		if set.keep { // else no mount outlives its node
+			without = strings.Join(slices.DeleteFunc(fuse.Abilities(), func(name string) bool { return name == "resend" }), ",")
+		}
+		args = append(args, "--fuse-without", without)
 	}
 	args = append(append(args, set.mount...), url, h.dir)
 	cmd := exec.Command(args[0], args[1:]...)

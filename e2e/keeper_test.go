@@ -38,6 +38,7 @@ func keeperScenarios() []scenario {
 			size: func(l level) string {
 				return map[level]string{core: "3 upgrades (REDUCED)", all: "10 upgrades", full: "10 upgrades"}[l]
 			}, run: keptReplaced},
+		{name: "kept-drained", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 upgrades, 100 files" }, run: keptDrained},
 		{name: "kept-hand-over", root: true, issue: "keeper", from: all, limit: 5 * time.Minute, origin: behind, size: func(level) string { return "60 kills 0 to 120 ms after a start, 2,000 files" }, run: keptHandOver},
 		{name: "kept-oom", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "200 files" }, run: keptOOM},
 		{name: "kept-daemon", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptDaemon},
@@ -297,6 +298,55 @@ func keptReplaced(e *env) {
 	if out, code := e.run(e.hearth, "umount", "--dead"); code != 0 || len(mountsBelow(h.dir)) != 0 {
 		e.Errorf("umount --dead: exit %d, and %d mounts are left: %s", code, len(mountsBelow(h.dir)), out)
 	}
+}
+
+// keptDrained has a mount whose kernel would ask no other process for what one has taken, as Linux before 6.9. It outlives its
+// node by upgrades, under readers who get no error. If the node is killed, they get one, and the next node mounts anew.
+func keptDrained(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 1, 100, 1, 100))
+	p := e.proxy(o)
+	without := []string{"--fuse-without", "resend"}
+	if e.variant == "masked" {
+		without[1] = "all"
+	}
+	h := e.mount(o, settings{endpoint: p.endpoint, keep: true, fresh: "bounded(1s)", mount: without})
+	end := e.readAlong(list, h.dir)
+	defer end()
+	longest := 0.0
+	for i := range 5 {
+		pid := h.reads(20)
+		if out, code := e.run(e.hearth, "upgrade", e.hearth, "--node", "unix://"+h.socket()); code != 0 {
+			e.Errorf("upgrade: exit %d: %s", code, out)
+		}
+		s := h.status()
+		if s.PID == pid || s.Keeper.Starts != i+2 || len(s.Mounts) != 1 {
+			e.Errorf("after upgrade %d of node %d: %d, %+v, %d mounts", i+1, pid, s.PID, s.Keeper, len(s.Mounts))
+		}
+		longest = max(longest, s.Keeper.StalledS)
+	}
+	h.reads(20)
+	end()
+	e.shows("5 upgrades, the longest stall %.2f s", longest)
+	held, err := os.Open(filepath.Join(h.dir, list[0].Path))
+	e.must(err, "open a file to hold")
+	defer func() { _ = held.Close() }() // it was only read
+	e.must(syscall.Kill(h.status().PID, syscall.SIGKILL), "kill the node")
+	e.eventually("an error for who has a file open", func() bool {
+		_ = unix.Fadvise(int(held.Fd()), 0, 0, unix.FADV_DONTNEED)
+		_, err := held.ReadAt(make([]byte, 1), 0)
+		return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED)
+	})
+	e.must(held.Close(), "close the file")
+	e.eventually("the next node", func() bool {
+		s, err := h.client.Status(e.ctx)
+		return err == nil && len(s.Mounts) == 1
+	})
+	e.good("by the next node", epoch(h.dir, list, 1, 2, 0))
+	if text := h.out.String(); !strings.Contains(text, "has ended with its node, since Linux before 6.9") {
+		e.Errorf("the keeper does not say why the mount has ended:\n%s", text)
+	}
+	h.quit()
 }
 
 // parentOf is a process's parent.

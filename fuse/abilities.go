@@ -28,6 +28,7 @@ func abilityTable() []ability {
 		{"parallel_dirops", gofuse.CAP_PARALLEL_DIROPS},
 		{"auto_inval_data", gofuse.CAP_AUTO_INVAL_DATA},
 		{"max_pages", gofuse.CAP_MAX_PAGES},
+		{"resend", gofuse.CAP_HAS_RESEND},
 		{"readahead", 0}, // do not raise read_ahead_kb
 		{"splice", 0},    // never used: its answers cannot hold 1 MiB
 	}
@@ -162,6 +163,8 @@ func (o *Options) lacks(offered, unwanted uint64, passthrough error, ahead int) 
 			all = append(all, a.name+": masked by fuse.without")
 		case a.name == "passthrough" && passthrough != nil:
 			all = append(all, a.name+": "+passthrough.Error())
+		case a.name == "resend" && offered&a.bit == 0:
+			all = append(all, a.name+": the kernel does not offer it (6.9 or later does)")
 		case a.bit != 0 && offered&a.bit == 0:
 			all = append(all, a.name+": the kernel does not offer it")
 		case a.name == "readahead" && ahead < o.MaxReadAhead>>10:

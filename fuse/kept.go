@@ -73,12 +73,15 @@ func firstRequest(fd int) ([]byte, error) {
 
 // granted is an INIT that offers only what was granted when the mount was made: the kernel has that answer still.
 func (k *Kept) granted() ([]byte, error) {
-	if len(k.Init) < initInFlags2+4 || len(k.Answer) < initOutSize {
+	if len(k.Init) < initInFlags+4 || len(k.Answer) < initOutSize {
 		return nil, fmt.Errorf("an INIT of %d bytes and an answer of %d", len(k.Init), len(k.Answer))
 	}
 	init := slices.Clone(k.Init)
 	for in, out := range map[int]int{initInFlags: initOutFlags, initInFlags2: initOutFlags2} {
 		le := binary.NativeEndian
+		if in+4 > len(init) { // before Linux 5.17 it ends there
+			continue
+		}
 		le.PutUint32(init[in:], le.Uint32(init[in:])&le.Uint32(k.Answer[out:]))
 	}
 	return init, nil
@@ -240,7 +243,7 @@ func takeOver(o Options) (*Server, error) {
 		own.close()
 		return nil, ErrGone
 	}
-	s := &Server{o: o, place: k.place(), ended: make(chan struct{})}
+	s := &Server{o: o, place: k.place(), ended: make(chan struct{}), drained: make(chan struct{})}
 	s.files = newFileSystem(&s.o)
 	s.files.holds.inherit(k.Names)
 	raw, err := s.speak(own.conn, init, m, func(answer []byte) error {

@@ -189,47 +189,79 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 	// handles. The next one serves what the last one had taken. Nobody gets an error or wrong bytes.
 	for _, open := range []string{"none", "plain", "passthrough"} {
 		t.Run(open, func(t *testing.T) {
-			ours, theirs := packets(t)
-			c := setup{Files: standardFiles(), Many: 1000, Keep: true, Dir: t.TempDir(), Open: open, Local: true}
+			c := setup{Open: open}
 			if open == "plain" {
 				c.Without = []string{"open"}
 			}
-			m, err := tryMount(t, c, nil, theirs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k := kept(t, ours)
-			if !k.Resends() {
-				t.Skip("the kernel does not ask again (6.9 or later does)")
-			}
-			var args []string
-			for _, f := range standardFiles() {
-				if f.Size > 0 {
-					args = append(args, f.args(m)...)
-				}
-			}
-			reader := m.start("across", args...)
-			in, _ := reader.StdinPipe()
-			var out, complaint strings.Builder
-			reader.Stdout, reader.Stderr = &out, &complaint
-			if err := reader.Start(); err != nil {
-				t.Fatal(err)
-			}
-			c.Kept = k
-			for range 10 {
-				m.until("reads", func(r reply) bool { return r.Stats.Requests["read"] > 20 })
-				m.kill()
-				if m, err = tryMount(t, c, nil, theirs, k.Conn, k.Table); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_ = in.Close()
-			var exit *exec.ExitError
-			if err := reader.Wait(); errors.As(err, &exit) {
-				t.Fatalf("a reader: %s", complaint.String())
-			}
-			t.Logf("rounds and the longest in ms: %s", out.String())
+			outlives(t, c, func(*mounted) {})
 		})
+	}
+}
+
+func TestADrainedMountOutlivesItsProcess(t *testing.T) {
+	// Where the kernel does not ask again, a process answers all that it has taken before it ends, also while readers keep
+	// it busy. What they ask meanwhile waits for the next one.
+	for _, open := range []string{"none", "passthrough"} {
+		t.Run(open, func(t *testing.T) {
+			outlives(t, setup{Open: open, Without: []string{"resend"}}, func(m *mounted) { m.do(command{Do: "drain"}) })
+		})
+	}
+}
+
+// outlives has a mount's process killed ten times, after before was called, under readers who get no error.
+func outlives(t *testing.T, c setup, before func(*mounted)) {
+	ours, theirs := packets(t)
+	c.Files, c.Many, c.Keep, c.Dir, c.Local = standardFiles(), 1000, true, t.TempDir(), true
+	m, err := tryMount(t, c, nil, theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kept(t, ours)
+	if !k.Resends() && !slices.Contains(c.Without, "resend") {
+		t.Skip("the kernel does not ask again (6.9 or later does)")
+	}
+	var args []string
+	for _, f := range standardFiles() {
+		if f.Size > 0 {
+			args = append(args, f.args(m)...)
+		}
+	}
+	reader := m.start("across", args...)
+	in, _ := reader.StdinPipe()
+	var out, complaint strings.Builder
+	reader.Stdout, reader.Stderr = &out, &complaint
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.Kept = k
+	for range 10 {
+		m.until("reads", func(r reply) bool { return r.Stats.Requests["read"] > 20 })
+		before(m)
+		m.kill()
+		if m, err = tryMount(t, c, nil, theirs, k.Conn, k.Table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = in.Close()
+	var exit *exec.ExitError
+	if err := reader.Wait(); errors.As(err, &exit) {
+		t.Fatalf("a reader: %s", complaint.String())
+	}
+	t.Logf("rounds and the longest in ms: %s", out.String())
+}
+
+func TestAShortFirstRequestIsOfferedAgain(t *testing.T) {
+	// The INIT of Linux before 5.17 ends behind its first flags. Each process is offered what the kernel was granted of them.
+	k := &Kept{Init: make([]byte, initInFlags+4), Answer: make([]byte, initOutSize)}
+	binary.NativeEndian.PutUint32(k.Init[initInFlags:], 0b1110)
+	binary.NativeEndian.PutUint32(k.Answer[initOutFlags:], 0b0111)
+	init, err := k.granted()
+	if err != nil || len(init) != len(k.Init) || binary.NativeEndian.Uint32(init[initInFlags:]) != 0b0110 {
+		t.Errorf("%x, %v", init, err)
+	}
+	k.Init = k.Init[:initInFlags]
+	if _, err := k.granted(); err == nil {
+		t.Error("an INIT without flags is offered")
 	}
 }
 

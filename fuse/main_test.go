@@ -257,6 +257,8 @@ func obey(c *setup, tree *fakeTree, server *Server, do command) reply {
 		err = server.Unmount(do.Lazy)
 	case "wait":
 		server.Wait()
+	case "drain":
+		err = server.Drain(context.Background())
 	case "again": // a second mount of the same tree, at Key
 		second := *c
 		second.Dir = do.Key

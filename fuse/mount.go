@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -27,6 +28,10 @@ type Server struct {
 	ahead   int // read-ahead in force, in KiB; 0 means unknown
 	lacks   []string
 	ended   chan struct{}
+	raw     *gofuse.Server
+
+	draining atomic.Bool   // Drain was called
+	drained  chan struct{} // closed when all that was taken is answered
 
 	connection *os.File // aborts the mount; closed last
 }
@@ -66,7 +71,7 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, err)
 	}
-	s := &Server{o: o, place: place, ended: make(chan struct{})}
+	s := &Server{o: o, place: place, ended: make(chan struct{}), drained: make(chan struct{})}
 	s.files = newFileSystem(&s.o)
 	if err := s.first(fd, without, large); err != nil {
 		_ = place.detach(true) // the error below says why there is no mount
@@ -172,6 +177,7 @@ func (s *Server) lends(raw *gofuse.Server, m masks) error {
 
 // start serves.
 func (s *Server) start(raw *gofuse.Server, m masks, passthrough error) {
+	s.raw = raw
 	f := s.files
 	f.opens.kernel, f.opens.local = raw, s.o.Local
 	f.news = newNews(s.kernel(raw), &s.newsOps)
@@ -195,8 +201,12 @@ func (s *Server) kernel(raw *gofuse.Server) kernel {
 
 // serve answers requests until the connection ends, then takes everything down.
 func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
-	defer close(s.ended)
 	raw.Serve() // returns after the last handler did
+	if s.draining.Load() {
+		close(s.drained)
+		return
+	}
+	defer close(s.ended)
 	unsubscribe()
 	s.files.news.close()
 	s.files.opens.close()
@@ -255,9 +265,9 @@ func (s *Server) Place() (at string, kept bool) {
 type complaints struct{ s *Server }
 
 // Write is part of io.Writer: one call is one line. A reply to a request that was killed meanwhile
-// gets ENOENT, which is not worth a complaint.
+// gets ENOENT, which is not worth a complaint, nor is what Drain left.
 func (c complaints) Write(line []byte) (int, error) {
-	if bytes.Contains(line, []byte("err: 2=")) {
+	if bytes.Contains(line, []byte("err: 2=")) || bytes.Contains(line, []byte(unexpected)) {
 		return len(line), nil
 	}
 	c.s.files.ops.complaints.Add(1)

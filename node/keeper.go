@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hearthfs/hearth/cache/disk"
@@ -88,12 +89,11 @@ func (n *Node) takeOverOne(ctx context.Context, m keep.Mount) error {
 // errNoLink means that no link leads to what a kept mount shows.
 var errNoLink = errors.New("no link leads there any more")
 
-// keep has the keeper keep a mount. It does not where nobody would ask the next node for what this one has taken: readers
-// would wait for ever.
+// keep has the keeper keep a mount. Where nobody would ask the next node for what this one has taken, the mount outlives it
+// only if that was answered.
 func (n *Node) keep(k *fuse.Kept, x *mounted) {
-	if !k.Resends() {
-		n.events.Warn("the mount ends with this process: Linux before 6.9 does not ask the next one for what this one has taken", "dir", x.Dir)
-		return
+	if x.drains = !k.Resends(); x.drains {
+		n.events.Warn("the mount outlives this process only by hearth upgrade: Linux before 6.9 does not ask the next one for what a killed one has taken", "dir", x.Dir)
 	}
 	l := x.link
 	r := admin.MountRequest{Mount: x.Mount, Origin: &l.Origin, FailStale: l.FailStale} // Prefix is in the tree by now
@@ -156,7 +156,7 @@ func (n *Node) Upgrade(ctx context.Context, program string) error {
 	}
 	for _, x := range n.mounts.served() {
 		if !x.keeps.Load() {
-			return &admin.Error{Kind: admin.KindRefused, Message: "the mount " + x.Dir + " would end with the node: it needs Linux 6.9 and a cache disk to outlive it. Unmount it, or end the node and start the other version"}
+			return &admin.Error{Kind: admin.KindRefused, Message: "the mount " + x.Dir + " would end with the node: it needs a cache disk to outlive it. Unmount it, or end the node and start the other version"}
 		}
 	}
 	if err := readsAll(ctx, program); err != nil {
@@ -173,9 +173,34 @@ func (n *Node) Upgrade(ctx context.Context, program string) error {
 				n.events.Warn("not all that was queued for the cache is written", "cause", err)
 			}
 		}
+		n.drain()
 		close(n.handed)
 	})
 	return nil
+}
+
+// draining bounds how long a node that makes way for another one answers what it has taken, where that is not asked of the
+// next one. Its readers wait meanwhile. It is longer than the origin may take.
+const draining = 3 * time.Minute
+
+// drain ends this node's work for the mounts of which the next one would not be asked again.
+func (n *Node) drain() {
+	ctx, cancel := context.WithTimeout(n.ctx, draining)
+	defer cancel()
+	var work sync.WaitGroup
+	for _, x := range n.mounts.served() {
+		if !x.drains {
+			continue
+		}
+		work.Go(func() {
+			if err := x.server.Drain(ctx); err != nil {
+				n.events.Error("the mount ends with this process", "dir", x.Dir, "cause", err)
+				return
+			}
+			n.toKeeper("hear that the mount "+x.Dir+" is drained", n.config.Keeper.Drained(x.id))
+		})
+	}
+	work.Wait()
 }
 
 // HandedOver is closed when another version has the node's place.
@@ -208,7 +233,7 @@ func readsAll(ctx context.Context, program string) error {
 
 // Kept reports whether the next node has mounts to serve, if this one ends without Close.
 func (n *Node) Kept() bool {
-	return slices.ContainsFunc(n.mounts.served(), func(x *mounted) bool { return x.keeps.Load() })
+	return slices.ContainsFunc(n.mounts.served(), func(x *mounted) bool { return x.keeps.Load() && !x.drains })
 }
 
 // Serves reports whether the node has a mount at a directory, or had one that was taken away while no node served.

@@ -46,6 +46,7 @@ type mounted struct {
 	id     string       // at the keeper
 	kept   *fuse.Kept   // of a mount that is taken over, else nil
 	keeps  atomic.Bool  // the keeper has it
+	drains bool         // the next node would not be asked for what this one has taken; never changed once it stands
 	server *fuse.Server // nil until the mount stands
 	gone   chan struct{}
 	lost   chan struct{} // closed when another mount takes its Dir
@@ -79,7 +80,7 @@ func (n *Node) serve(ctx context.Context, r admin.MountRequest, kept *keep.Mount
 	m.Dir = filepath.Clean(m.Dir)
 	x := &mounted{Mount: m, id: n.newMountID(), gone: make(chan struct{}), lost: make(chan struct{})}
 	if kept != nil {
-		x.id, x.kept = kept.ID, kept.Kept
+		x.id, x.kept, x.drains = kept.ID, kept.Kept, !kept.Kept.Resends()
 		x.keeps.Store(true)
 	}
 	n.mounts.free(x.Dir)

@@ -135,7 +135,7 @@ func (x *mounted) status() status.Mount {
 	if kept {
 		at = ""
 	}
-	return status.Mount{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(), Kept: x.keeps.Load(),
+	return status.Mount{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(), Kept: x.keeps.Load() && !x.drains,
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      x.ops()}
 }

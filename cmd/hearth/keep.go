@@ -29,7 +29,7 @@ func keepCommand() *cobra.Command {
 			"what is wrong, and its exit code is that of this command.\n\n" +
 			"hearth up and hearth mount --daemon do so by themselves. SIGTERM and Ctrl-C end the node for\n" +
 			"good, SIGHUP is passed on. Mounts outlive a node on Linux 6.9 or later, if the node has a cache\n" +
-			"disk; else they are made anew.",
+			"disk; else they are made anew. Before, they outlive it by hearth upgrade alone.",
 		Example: "  hearth keep mount file:///usr/share/doc /mnt\n" +
 			"  hearth keep --keeper-patience 5m mount file:///usr/share/doc /mnt",
 		Args: func(_ *cobra.Command, args []string) error {

@@ -21,7 +21,8 @@ func upgradeCommand() *cobra.Command {
 		Short: "Have another version take the node's place, without an error for readers",
 		Long: "Have BINARY, by default this one, take the place of the running node and of its keeper. Mounts\n" +
 			"stay: readers wait for a moment. A version that could not read the cache is refused, and the node\n" +
-			"goes on; so is an upgrade where a mount would end with the node, as before Linux 6.9.",
+			"goes on; so is an upgrade where a mount would end with the node, which has no cache disk. Before\n" +
+			"Linux 6.9 the node first answers what readers have asked for: they wait for as long.",
 		Example: "  hearth upgrade\n  hearth upgrade /usr/local/bin/hearth-0.3",
 		Args:    cli.Between(0, "BINARY"),
 	}

@@ -96,6 +96,7 @@ func Run(o Options) (code int, err error) {
 			}
 		}
 		k.since, k.begin.Ended = time.Time{}, time.Now()
+		k.part()
 		if k.ending || !k.served && len(k.mounts) == 0 {
 			return code, nil
 		}
@@ -203,6 +204,9 @@ func (k *keeper) start() (*child, error) {
 		_ = send(ours, packet{Keep: &m})
 	}
 	_ = send(ours, packet{Begin: &k.begin})
+	for i := range k.mounts {
+		k.mounts[i].Drained = false // it may have taken some when it ends
+	}
 	return n, nil
 }
 
@@ -282,6 +286,10 @@ func (k *keeper) obey(n *child, p packet) {
 		err := k.become(n, p.Become)
 		k.Say(err.Error())
 		_ = send(n.socket, packet{Failed: err.Error()}) // it has just ended, else
+	case p.Drained != "":
+		if i := k.find(p.Drained); i >= 0 {
+			k.mounts[i].Drained = true
+		}
 	case p.Serving:
 		k.awaited()
 		if !k.served && k.Serves != nil {
@@ -348,12 +356,31 @@ func (k *keeper) giveUp(n *child) {
 // drop gives up all mounts. Their users get an error at once, also while a node that starts has them.
 func (k *keeper) drop() {
 	for _, m := range k.mounts {
-		if m.Kept.Abort != nil {
-			_, _ = m.Kept.Abort.WriteString("1") // else the end of all its descriptors does it
-		}
-		m.Kept.Close()
+		m.abort()
 	}
 	k.mounts = nil
+}
+
+// part gives up the mounts whose node has ended with requests that nobody would be asked again.
+func (k *keeper) part() {
+	k.mounts = slices.DeleteFunc(k.mounts, func(m Mount) bool {
+		if m.outlives() {
+			return false
+		}
+		m.abort()
+		if !k.ending {
+			k.Say(fmt.Sprintf("the mount %s has ended with its node, since Linux before 6.9 does not ask the next one for what the last one had taken", m.Kept.Dir))
+		}
+		return true
+	})
+}
+
+// abort has the kernel end the mount's connection.
+func (m *Mount) abort() {
+	if m.Kept.Abort != nil {
+		_, _ = m.Kept.Abort.WriteString("1") // else the end of all its descriptors does it
+	}
+	m.Kept.Close()
 }
 
 // rest waits before the next start. It returns false if there is to be none.

@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -74,6 +76,8 @@ func fakeNode(report string, lives []string) int {
 			err = k.Keep(fakeMount(report, n))
 		case "drop":
 			err = k.Drop(value)
+		case "drained":
+			err = k.Drained(value)
 		case "serve":
 			err = k.Serving()
 		case "ending":
@@ -104,7 +108,8 @@ func fakeNode(report string, lives []string) int {
 	return 0
 }
 
-// fakeMount is a mount whose connection is no FUSE, and whose way to abort it is a file beside the report.
+// fakeMount is a mount whose connection is no FUSE, and whose way to abort it is a file beside the report. That of mount 9 is
+// of a kernel that does not ask again.
 func fakeMount(report string, n int) Mount {
 	fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC)
 	table := os.NewFile(uintptr(fd), "table")
@@ -117,7 +122,11 @@ func fakeMount(report string, n int) Mount {
 		panic(fmt.Sprint(err, err2, err3))
 	}
 	request, _ := json.Marshal(n)
-	return Mount{ID: strconv.Itoa(n), Kept: &fuse.Kept{Dir: fmt.Append(nil, "/m", n), Conn: conn, Table: table, Abort: abort}, Request: request}
+	answer := make([]byte, 80) // to INIT, with its flags (linux/fuse.h)
+	if n != 9 {
+		binary.NativeEndian.PutUint32(answer[16+32:], uint32(gofuse.CAP_HAS_RESEND>>32))
+	}
+	return Mount{ID: strconv.Itoa(n), Kept: &fuse.Kept{Answer: answer, Dir: fmt.Append(nil, "/m", n), Conn: conn, Table: table, Abort: abort}, Request: request}
 }
 
 func TestANodeIsStartedAgain(t *testing.T) {
@@ -139,6 +148,8 @@ func TestANodeIsStartedAgain(t *testing.T) {
 			"1 keep=1,serve,kill [] ", "2 exit=5 [/m1:1:1] was killed by signal 9 (killed)", "3 serve,ending [/m1:1:1] has ended with exit code 5"}, 0, "exit code 5"},
 		{"it is killed before it has served", []string{"keep=1,kill", "ending"}, []string{"1 keep=1,kill [] ", "2 ending [/m1:1:1] was killed by signal 9 (killed)"}, 0, ""},
 		{"it has a mount kept twice", []string{"keep=1,keep=1,serve,kill", "ending"}, []string{"1 keep=1,keep=1,serve,kill [] ", "2 ending [/m1:1:1] was killed by signal 9 (killed)"}, 0, "users of 1 mount wait"},
+		{"its kernel does not ask again", []string{"keep=1,keep=9,serve,drained=9,kill", "serve,kill", "ending"}, []string{"1 keep=1,keep=9,serve,drained=9,kill [] ",
+			"2 serve,kill [/m1:1:1 /m9:9:9] was killed by signal 9 (killed)", "3 ending [/m1:1:1] was killed by signal 9 (killed)"}, 0, "the mount /m9 has ended with its node"},
 		{"it says what is no packet", []string{"garbage,serve,ending,exit=4"}, []string{"1 garbage,serve,ending,exit=4 [] "}, 4, "unexpected end of JSON"},
 	} {
 		t.Run(c.story, func(t *testing.T) {

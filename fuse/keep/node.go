@@ -133,6 +133,9 @@ func (k *Keeper) Drop(id string) error {
 	return k.say(packet{Drop: id})
 }
 
+// Drained says that all that this node took of a mount is answered, and that it takes no more.
+func (k *Keeper) Drained(id string) error { return k.say(packet{Drained: id}) }
+
 // Serving says that all mounts are served.
 func (k *Keeper) Serving() error { return k.say(packet{Serving: true}) }
 

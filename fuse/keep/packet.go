@@ -21,7 +21,13 @@ type Mount struct {
 	Kept *fuse.Kept
 	// Request is how the node made it. The keeper does not read it.
 	Request json.RawMessage
+	// Drained says that its node has answered all that it took (fuse.Server.Drain). Another one can then serve it, also where
+	// the kernel does not ask again.
+	Drained bool `json:",omitempty"`
 }
+
+// outlives reports whether another node can serve the mount once its own has ended.
+func (m *Mount) outlives() bool { return m.Drained || m.Kept.Resends() }
 
 // Begin says how it came that a node starts.
 type Begin struct {
@@ -38,6 +44,7 @@ type packet struct {
 	Drop    string `json:",omitempty"` // a mount's ID
 	Tell    string `json:",omitempty"` // a mount's ID; socket is where its node's notifications come
 	Begin   *Begin `json:",omitempty"`
+	Drained string `json:",omitempty"` // a mount's ID
 	Serving bool   `json:",omitempty"`
 	Ending  bool   `json:",omitempty"`
 	Become  string `json:",omitempty"` // the program that takes the keeper's place

@@ -99,8 +99,9 @@ func TestMountVerdicts(t *testing.T) {
 		"odd":       {refused("mount /t: mount(2): out of cheese"), []verdict{{"mount", Fail, "out of cheese", "dmesg"}}},
 		"lacks": {lacks("passthrough: it needs CAP_SYS_ADMIN, and not that of a user namespace", "parallel_dirops: the kernel does not offer it", "readahead: 128 KiB instead of 1024: only root may raise it, where /sys can be written"),
 			[]verdict{made, {"mount", Warn, "needs CAP_SYS_ADMIN", "mount as root"}, {"mount", Warn, "does not offer it", "newer kernel"}, {"mount", Warn, "128 KiB instead of 1024", "udev"}}},
-		"overlay":    {lacks("passthrough: the kernel lends no files of a stacked file system such as overlayfs, on which /c lies: mount a volume there"), []verdict{made, {"mount", Warn, "stacked", "mount a volume at the cache directory"}}},
-		"old kernel": {lacks("passthrough: the kernel does not offer it (6.9 or later does)", "splice: masked by fuse.without"), []verdict{made, {"mount", Warn, "6.9", "kernel 6.9"}, {"mount", OK, "masked by fuse.without", ""}}},
+		"overlay": {lacks("passthrough: the kernel lends no files of a stacked file system such as overlayfs, on which /c lies: mount a volume there"), []verdict{made, {"mount", Warn, "stacked", "mount a volume at the cache directory"}}},
+		"old kernel": {lacks("passthrough: the kernel does not offer it (6.9 or later does)", "resend: the kernel does not offer it (6.9 or later does)", "splice: masked by fuse.without"),
+			[]verdict{made, {"mount", Warn, "6.9", "kernel 6.9"}, {"mount", Warn, "6.9", "hearth upgrade keeps them"}, {"mount", OK, "masked by fuse.without", ""}}},
 	} {
 		compare(t, name, c.m.judge(), c.want...)
 	}

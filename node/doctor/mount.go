@@ -90,6 +90,8 @@ func lackCure(name, why string) string {
 		return "mount a volume at the cache directory, or choose another with --cache-disks PATH=SIZE"
 	case name == "passthrough":
 		return "run kernel 6.9 or later, where large files are read much"
+	case name == "resend":
+		return "run kernel 6.9 or later, so that mounts outlive a killed node too; hearth upgrade keeps them on this one"
 	case name == "readahead":
 		return "mount as root, or have a udev rule raise read_ahead_kb of 0:* in /sys/class/bdi"
 	}
