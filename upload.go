@@ -1,0 +1,64 @@
+package hearth
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+// Upload says how an object is to be written.
+type Upload struct {
+	Key  string
+	Size int64 // in bytes; of all parts together, if it is written in parts
+
+	// IfMatch is the ETag, without quotes, of the object that may be replaced. "" means any, and none.
+	IfMatch string
+	// IfNone refuses to replace any object.
+	IfNone bool
+	// Draft names the file that is uploaded, in the object's metadata (x-amz-meta-hearth-draft): so that after a lost answer a
+	// HEAD tells whether it was written. "" means that none is named.
+	Draft string
+}
+
+// Part is a part of an object that is written in parts.
+type Part struct {
+	Number   int // from 1
+	Size     int64
+	ETag     string // without quotes
+	Checksum string // CRC64NVME or CRC32C in base64, as the origin answered; "" where it knows none
+}
+
+// Uploader writes whole objects at an origin. Each object is verified by a checksum that the origin compares. An error is
+// ErrConflict when a condition of the Upload failed, ErrUnanswered when nobody knows whether the origin has done it, and
+// fs.ErrPermission, syscall.ENOSPC or syscall.EDQUOT where the origin says so. After any other error nothing was written.
+type Uploader interface {
+	// Put writes an object of u.Size bytes. It may read body more than once.
+	Put(ctx context.Context, u *Upload, body io.ReaderAt) (Object, error)
+	// PartSize is the size of all parts but the last of an object of that many bytes: at least the configured one, and as
+	// large as 10,000 parts need. An object of at most one part is better written by Put.
+	PartSize(size int64) int64
+	// Begin begins an object in parts, and returns the upload's id.
+	Begin(ctx context.Context, u *Upload) (id string, err error)
+	// PutPart writes a part of size bytes. A part of the same number is replaced.
+	PutPart(ctx context.Context, u *Upload, id string, number int, body io.ReaderAt, size int64) (Part, error)
+	// CopyPart makes a part of a range of an object of the same bucket, if it still has that version (else ErrStale).
+	CopyPart(ctx context.Context, u *Upload, id string, number int, from *Object, off, n int64) (Part, error)
+	// Parts lists what an upload has. The error is fs.ErrNotExist where there is no such upload.
+	Parts(ctx context.Context, u *Upload, id string) ([]Part, error)
+	// Complete makes the object of parts, whose numbers ascend.
+	Complete(ctx context.Context, u *Upload, id string, parts []Part) (Object, error)
+	// Abort removes an upload and its parts. That it is gone already is no error.
+	Abort(ctx context.Context, u *Upload, id string) error
+	// Written asks after ErrUnanswered whether the object of the key is the one of u.Draft. It is the object, or ErrConflict if
+	// it is another one or none.
+	Written(ctx context.Context, u *Upload) (Object, error)
+	// Delete removes a key, if it still has that ETag. etag "" removes any. That there is none is no error.
+	Delete(ctx context.Context, key, etag string) error
+}
+
+var (
+	// ErrConflict means that an object was not written, since its key has another one than was expected.
+	ErrConflict = errors.New("the object was changed by somebody else")
+	// ErrUnanswered means that a write was sent and no answer came: it may have been done, or may still be.
+	ErrUnanswered = errors.New("the origin has not answered the write")
+)
