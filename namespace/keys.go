@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"syscall"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace/record"
@@ -46,6 +47,28 @@ func (t *Tree) Prefix(ctx context.Context, link, prefix string) (Node, error) {
 	}
 	return n, err
 }
+
+// KeyOf returns the key that a name in a directory has at its link's origin, whether or not there is an object. The error is
+// syscall.EINVAL for a name that no key can have, and syscall.EPERM where the directory, or what stands at the name, is made
+// by links.
+func (t *Tree) KeyOf(dir uint64, name string) (link, key string, err error) {
+	d, err := t.dirs.get(t, dir)
+	if err != nil {
+		return "", "", err
+	}
+	defer d.release()
+	if _, ok := t.links.Load().below[d.hash][name]; ok || d.link == nil {
+		return "", "", fmt.Errorf("%s: it is the configuration's: %w", name, syscall.EPERM)
+	}
+	m, ok := record.ParseName(name)
+	if !ok || m.Hashed || m.Segment == "" || !record.Representable(d.prefix()+m.Segment+"/") {
+		return "", "", fmt.Errorf("no key can be named %q: %w", name, syscall.EINVAL)
+	}
+	return d.link.Name, d.prefix() + m.Segment, nil
+}
+
+// NewID returns a node id that no name has: a front end gives it to a file that is no object yet.
+func (t *Tree) NewID() (uint64, error) { return t.ids.Next() }
 
 // segment looks up what a segment of a key means in a directory.
 func (t *Tree) segment(ctx context.Context, dir uint64, m record.Meaning) (Node, error) {

@@ -41,7 +41,24 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 	}
 }
 
-func (t *Tree) written(ctx context.Context, l *link, key string) {
+// Wrote does what Written does, for a writer whom the origin has told what the key has now: o, or nothing if it is nil. So the
+// key itself is not asked for.
+func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object) {
+	if l := t.links.Load().named(link); l != nil {
+		t.writtenAs(ctx, l, key, func(q *inquiry) bool {
+			if q.file = (finding{true, o != nil}); o != nil {
+				q.object = *o
+			}
+			q.begin()
+			return q.keep() == nil
+		})
+	}
+}
+
+func (t *Tree) written(ctx context.Context, l *link, key string) { t.writtenAs(ctx, l, key, nil) }
+
+// writtenAs is written; tell, if it is not nil, takes the place of the question about the key itself.
+func (t *Tree) writtenAs(ctx context.Context, l *link, key string, tell func(*inquiry) (sure bool)) {
 	if !l.has(key) {
 		return
 	}
@@ -50,14 +67,14 @@ func (t *Tree) written(ctx context.Context, l *link, key string) {
 	for known := false; !known; {
 		p, segment := l.split(key)
 		var heardOf bool
-		if known, heardOf = t.doubt(ctx, p, segment, at); !heardOf {
-			fresh = append(fresh, func() { t.doubt(ctx, p, segment, at) })
+		if known, heardOf = t.doubt(ctx, p, segment, at, tell); !heardOf {
+			fresh = append(fresh, func() { t.doubt(ctx, p, segment, at, tell) })
 		}
 		t.tellDoubt(p, segment, at)
 		if p.path == "" {
 			break
 		}
-		key = key[:len(key)-len(segment)-1]
+		key, tell = key[:len(key)-len(segment)-1], nil
 	}
 	for _, again := range slices.Backward(fresh) {
 		again()
@@ -181,10 +198,10 @@ func (t *Tree) listBelow(ctx context.Context, l *link, prefix string, left *int)
 	}
 }
 
-// doubt asks again for a segment of a directory. known means that the directory's own name need not be
+// doubt asks again for a segment of a directory, or takes over what tell knows of it. known means that the directory's own name need not be
 // doubted: names were known in it before and after, and it has that name still. heardOf is false when this node has never heard of
 // the directory.
-func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (known, heardOf bool) {
+func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64, tell func(*inquiry) (sure bool)) (known, heardOf bool) {
 	id, ok, err := t.idOf(p)
 	if !ok || err != nil {
 		return false, false
@@ -197,6 +214,8 @@ func (t *Tree) doubt(ctx context.Context, p place, segment string, at int64) (kn
 	// Names that come only now were in a directory that may have been gone, for those above it too.
 	before, sure := t.holds(d), false
 	switch {
+	case tell != nil:
+		sure = tell(&inquiry{t: t, d: d, segment: segment})
 	case t.isAsked(d, segment), // perhaps since before the write, and its answer would be believed
 		t.leftToAnother(d, segment):
 		sure = (&inquiry{t: t, d: d, segment: segment}).ask(ctx)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -322,6 +324,52 @@ func TestClassesOfObjectsThatStayTheSame(t *testing.T) {
 		}
 		if n, err := w.tree.File(context.Background(), "/", "d/a"); err != nil || n.Object.Class != class || n.Object.Version != o.Version {
 			t.Errorf("of class %q: %+v, %v", class, n.Object, err)
+		}
+	}
+}
+
+func TestWhatAWriterWasToldIsNotAskedFor(t *testing.T) {
+	// A front end has written, replaced and removed a name, and knows the origin's answers. The tree has them at once, with
+	// no request where the directory is known, and each version has an id of its own.
+	w := open(t, nil)
+	w.b.put("d/other", "1", 3)
+	w.names("/d")
+	before := w.b.requests()
+	var ids []uint64
+	for _, etag := range []string{"A", "B"} {
+		w.clock.add(time.Second)
+		o := w.b.put("d/new", etag, 5)
+		w.tree.Wrote(t.Context(), "/", "d/new", &o)
+		n := w.resolve("/d/new")
+		if n.Object.ETag != etag || slices.Contains(ids, n.ID) {
+			t.Errorf("%+v after %v", n, ids)
+		}
+		ids = append(ids, n.ID)
+	}
+	w.b.remove("d/new")
+	w.clock.add(time.Second)
+	w.tree.Wrote(t.Context(), "/", "d/new", nil)
+	if n, err := w.tree.File(t.Context(), "/", "d/new"); err == nil {
+		t.Errorf("%+v is there still", n)
+	}
+	if now := w.b.requests(); now != before {
+		t.Errorf("%d requests, not %d", now, before)
+	}
+}
+
+func TestKeysOfNames(t *testing.T) {
+	// Each name in a mount stands for one key, or says why there is none.
+	w := open(t, nil)
+	w.b.put("d/x", "1", 3)
+	dir := w.resolve("/d")
+	for name, want := range map[string]string{"new": "d/new", "a b+%": "d/a b+%", "%2E": "d/.", "x%F": "d/x"} {
+		if link, key, err := w.tree.KeyOf(dir.ID, name); link != "/" || key != want || err != nil {
+			t.Errorf("%q is %q %q, %v", name, link, key, err)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "\xff", "%41", strings.Repeat("x", 256)} {
+		if _, key, err := w.tree.KeyOf(dir.ID, name); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%q is %q, %v", name, key, err)
 		}
 	}
 }
