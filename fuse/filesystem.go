@@ -34,9 +34,11 @@ const (
 
 // fileSystem answers the kernel's requests.
 type fileSystem struct {
-	readOnly
+	gofuse.RawFileSystem // what is not answered here
+
 	o       *Options
 	tree    Tree
+	write   *drafted // the tree with drafts; nil on a read-only mount
 	mode    Mode // set before the first request after INIT
 	listDir bool // OPENDIR is answered: the kernel cannot do without, or the mount is strict
 
@@ -81,13 +83,14 @@ type ops struct {
 	readBytes, misses, interrupts, staled, errors, lent    atomic.Int64
 	entryTimeout, negativeTimeout, complaints, largestRead atomic.Int64
 	reading                                                atomic.Int64 // READs under way
+	writes, writtenBytes                                   atomic.Int64
 
 	opened, read took
 }
 
 func newFileSystem(o *Options) *fileSystem {
-	return &fileSystem{
-		readOnly: readOnly{gofuse.NewDefaultRawFileSystem()},
+	f := &fileSystem{
+		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
 		o:        o,
 		tree:     o.Tree,
 		holds:    newHolds(),
@@ -98,6 +101,11 @@ func newFileSystem(o *Options) *fileSystem {
 		across:   make(chan struct{}, maxAcross),
 		grace:    grace,
 	}
+	if o.Writing != nil {
+		f.write = &drafted{o.Tree, o.Writing}
+		f.tree = f.write
+	}
+	return f
 }
 
 // String names the file system in go-fuse's messages.
@@ -147,7 +155,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name st
 		}
 		return f.status(r, err)
 	}
-	if !n.Dir {
+	if !n.Dir && !isOfDraft(&n) {
 		f.records.put(n.ID, &record{node: n, until: time.Now().Add(n.TTL)})
 	}
 	f.enter(&n, out)
@@ -193,7 +201,7 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	if err != nil {
 		return f.status(r, err)
 	}
-	if !n.Dir {
+	if !n.Dir && !isOfDraft(&n) {
 		f.records.put(id, &record{node: n, until: now.Add(n.TTL)})
 	}
 	out.SetTimeout(max(n.TTL, 0))
@@ -211,7 +219,7 @@ func (f *fileSystem) record(ctx context.Context, id uint64) (*record, error) {
 		return nil, err
 	}
 	rec := &record{node: n, until: time.Now().Add(n.TTL)}
-	if !n.Dir {
+	if !n.Dir && !isOfDraft(&n) {
 		f.records.put(id, rec)
 	}
 	return rec, nil
@@ -231,6 +239,11 @@ func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
 	}
 	if t := n.ModTime; !t.IsZero() {
 		out.SetTimes(&t, &t, &t)
+	}
+	if d, ok := f.isDraft(n.ID); ok && !n.Dir {
+		a := d.Info().Attr
+		out.Uid, out.Gid, out.Mode = a.UID, a.GID, gofuse.S_IFREG|a.Mode&0o7777
+		out.SetTimes(&a.ATime, &a.ModTime, &a.ModTime)
 	}
 }
 

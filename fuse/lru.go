@@ -46,6 +46,16 @@ func (l *lru[V]) get(id uint64) (value V, ok bool) {
 	return e.Value.(*lruEntry[V]).value, true
 }
 
+func (l *lru[V]) drop(id uint64) {
+	s := &l.shard[shardOf(id)]
+	s.Lock()
+	defer s.Unlock()
+	if e := s.values[id]; e != nil {
+		s.order.Remove(e)
+		delete(s.values, id)
+	}
+}
+
 func (l *lru[V]) put(id uint64, value V) {
 	s := &l.shard[shardOf(id)]
 	s.Lock()

@@ -19,11 +19,15 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	if f.mode == None {
 		return gofuse.ENOSYS
 	}
-	if in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 {
-		return gofuse.EROFS
-	}
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
+	writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0
+	switch d, ok := f.isDraft(in.NodeId); {
+	case ok || writes && f.write != nil:
+		return f.failed(r, f.openDraft(in, d, out))
+	case writes:
+		return gofuse.EROFS
+	}
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))
 	if err == nil && n.ID != in.NodeId {
 		err = hearth.ErrStale // the name means another version now: the kernel looks it up again
@@ -45,6 +49,10 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 
 // Release answers RELEASE, which arrives after the kernel has let the file go.
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	if row, ok := rowOf(in.Fh); ok {
+		f.releaseDraft(in, row)
+		return
+	}
 	if f.mode == Passthrough {
 		f.opens.release(in.NodeId)
 	}

@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,6 +98,8 @@ type Options struct {
 	Reader cache.ReaderOptions
 	// Held reports the bytes of an object in each tier, for user.hearth.bytes.TIER; may be nil.
 	Held func(o *hearth.Object, each func(tier string, bytes int64))
+	// Writing makes the mount writable, with Open Plain. nil means read-only.
+	Writing *Writing
 	// Open is the mode asked for; empty means Auto.
 	Open Mode
 	// Large tells Auto whether most bytes lie in large objects (MostlyLarge); nil means no.
@@ -106,7 +109,7 @@ type Options struct {
 	Strict bool
 	// UID and GID own everything. 0 means the process's own ids, unless it is root.
 	UID, GID uint32
-	// FileMode and DirMode are permission bits; 0 means 0444 and 0555.
+	// FileMode and DirMode are permission bits; 0 means 0444 and 0555, on a writable mount 0644 and 0755.
 	FileMode, DirMode uint32
 	// AllowOther lets other users than the mounting one in.
 	AllowOther bool
@@ -160,8 +163,13 @@ func (o Options) complete() (Options, error) {
 	switch {
 	case o.Tree == nil || o.Reads == nil || o.Dir == "":
 		return o, errors.New("mount: Tree, Reads and Dir are needed")
+	case o.Writing != nil && o.Open != "" && o.Open != Auto && o.Open != Plain:
+		return o, fmt.Errorf("mount %s: open=%s is for read-only mounts: a writable one opens files plainly; mount data sets once more, read-only", o.Dir, o.Open)
 	case o.Open == None && o.Strict:
 		return o, fmt.Errorf("mount %s: open=none cannot be strict: the kernel would open files without asking", o.Dir)
+	}
+	if o.Writing != nil {
+		o.Open = Plain
 	}
 	switch o.Open {
 	case "":
@@ -179,12 +187,11 @@ func (o Options) complete() (Options, error) {
 	if gid := os.Getegid(); os.Geteuid() != 0 && o.GID == 0 {
 		o.GID = uint32(gid)
 	}
-	if o.FileMode == 0 {
-		o.FileMode = 0o444
+	may := uint32(0)
+	if o.Writing != nil {
+		may = 0o200 // the owner writes
 	}
-	if o.DirMode == 0 {
-		o.DirMode = 0o555
-	}
+	o.FileMode, o.DirMode = cmp.Or(o.FileMode, 0o444|may), cmp.Or(o.DirMode, 0o555|may)
 	if o.MaxReadAhead == 0 {
 		o.MaxReadAhead = hearth.BlockSize
 	}

@@ -96,7 +96,10 @@ func (p *place) mount(at *point.Point, o *Options, maxRead int) (int, error) {
 		unix.Close(fd)
 		return -1, noDevice(errors.New("it is not the FUSE device"))
 	}
-	flags := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	if o.Writing == nil {
+		flags |= unix.MS_RDONLY
+	}
 	if o.NoExec {
 		flags |= unix.MS_NOEXEC
 	}

@@ -33,6 +33,9 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	defer f.ops.read.since(time.Now())
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
+	if d, ok := f.isDraft(in.NodeId); ok {
+		return f.readDraft(d, int64(in.Offset), buf)
+	}
 	rec, err := f.record(r, in.NodeId)
 	if err != nil {
 		return nil, f.status(r, err)

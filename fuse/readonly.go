@@ -1,59 +1,54 @@
 package fuse
 
-import gofuse "github.com/hanwen/go-fuse/v2/fuse"
+import (
+	"syscall"
 
-// readOnly refuses all changes. The mount is read-only too, so the kernel itself refuses them
-// unless somebody remounts it. For requests that are not here (ACCESS, LSEEK, locks, IOCTL) the
-// default answers ENOSYS, once per mount.
-type readOnly struct{ gofuse.RawFileSystem }
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+)
 
-// Flush is not needed; the default would have the kernel ask at each close.
-func (readOnly) Flush(<-chan struct{}, *gofuse.FlushIn) gofuse.Status { return gofuse.ENOSYS }
+// This file refuses what no mount does, and what only a writable one does (write.go) on a read-only one. There the kernel itself
+// refuses it, unless somebody remounts it. For requests that are not here (ACCESS, LSEEK, locks, IOCTL) the default answers
+// ENOSYS, once per mount.
 
-func (readOnly) SetAttr(<-chan struct{}, *gofuse.SetAttrIn, *gofuse.AttrOut) gofuse.Status {
-	return gofuse.EROFS
+// refused is the answer for what no bucket can keep.
+func (f *fileSystem) refused(errno syscall.Errno) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	return gofuse.Status(errno)
 }
 
-func (readOnly) Mknod(<-chan struct{}, *gofuse.MknodIn, string, *gofuse.EntryOut) gofuse.Status {
-	return gofuse.EROFS
+// Mknod is refused.
+func (f *fileSystem) Mknod(<-chan struct{}, *gofuse.MknodIn, string, *gofuse.EntryOut) gofuse.Status {
+	return f.refused(syscall.EPERM)
 }
 
-func (readOnly) Mkdir(<-chan struct{}, *gofuse.MkdirIn, string, *gofuse.EntryOut) gofuse.Status {
-	return gofuse.EROFS
+// Link is refused.
+func (f *fileSystem) Link(<-chan struct{}, *gofuse.LinkIn, string, *gofuse.EntryOut) gofuse.Status {
+	return f.refused(syscall.EPERM)
 }
 
-func (readOnly) Unlink(<-chan struct{}, *gofuse.InHeader, string) gofuse.Status { return gofuse.EROFS }
-
-func (readOnly) Rmdir(<-chan struct{}, *gofuse.InHeader, string) gofuse.Status { return gofuse.EROFS }
-
-func (readOnly) Rename(<-chan struct{}, *gofuse.RenameIn, string, string) gofuse.Status {
-	return gofuse.EROFS
+// Symlink is refused.
+func (f *fileSystem) Symlink(<-chan struct{}, *gofuse.InHeader, string, string, *gofuse.EntryOut) gofuse.Status {
+	return f.refused(syscall.EPERM)
 }
 
-func (readOnly) Link(<-chan struct{}, *gofuse.LinkIn, string, *gofuse.EntryOut) gofuse.Status {
-	return gofuse.EROFS
+// Rename is refused: EXDEV has mv(1) and its like copy, and remove what was copied.
+func (f *fileSystem) Rename(<-chan struct{}, *gofuse.RenameIn, string, string) gofuse.Status {
+	return f.refused(syscall.EXDEV)
 }
 
-func (readOnly) Symlink(<-chan struct{}, *gofuse.InHeader, string, string, *gofuse.EntryOut) gofuse.Status {
-	return gofuse.EROFS
+// Tmpfile is refused: programs make a file with a name then.
+func (f *fileSystem) Tmpfile(<-chan struct{}, *gofuse.CreateIn, *gofuse.CreateOut) gofuse.Status {
+	return f.refused(syscall.EOPNOTSUPP)
 }
 
-func (readOnly) Create(<-chan struct{}, *gofuse.CreateIn, string, *gofuse.CreateOut) gofuse.Status {
-	return gofuse.EROFS
+// SetXAttr is refused.
+func (f *fileSystem) SetXAttr(<-chan struct{}, *gofuse.SetXAttrIn, string, []byte) gofuse.Status {
+	return f.refused(syscall.EOPNOTSUPP)
 }
 
-func (readOnly) Tmpfile(<-chan struct{}, *gofuse.CreateIn, *gofuse.CreateOut) gofuse.Status {
-	return gofuse.EROFS
-}
-
-func (readOnly) SetXAttr(<-chan struct{}, *gofuse.SetXAttrIn, string, []byte) gofuse.Status {
-	return gofuse.EROFS
-}
-
-func (readOnly) RemoveXAttr(<-chan struct{}, *gofuse.InHeader, string) gofuse.Status {
-	return gofuse.EROFS
-}
-
-func (readOnly) Write(<-chan struct{}, *gofuse.WriteIn, []byte) (uint32, gofuse.Status) {
-	return 0, gofuse.EROFS
+// RemoveXAttr is refused.
+func (f *fileSystem) RemoveXAttr(<-chan struct{}, *gofuse.InHeader, string) gofuse.Status {
+	return f.refused(syscall.EOPNOTSUPP)
 }

@@ -1,0 +1,199 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// Writing is what a writable mount needs besides.
+type Writing struct {
+	// Drafts are the files that are being written. No other mount shows them.
+	Drafts *draft.Store
+	// Keys tells what names mean at the origin.
+	Keys Keys
+	// Uploader is the origin of a link, for what is no draft: markers of directories, and deletions.
+	Uploader func(link string) (hearth.Uploader, error)
+	// Wrote is told what a key has now, after a write that is no draft's: o, or nothing if it is nil. Doubted is told of a key
+	// of which nobody knows, since the origin has not answered. They return once the tree has it.
+	Wrote   func(ctx context.Context, link, key string, o *hearth.Object)
+	Doubted func(ctx context.Context, link, key string)
+	// Publish publishes a draft that nobody has open any more, some time after it returns. It tells of errors by itself.
+	Publish func(d *draft.Draft)
+	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
+	SyncToBucket bool
+}
+
+// Keys are what a writable mount asks a tree; *namespace.Tree answers.
+type Keys interface {
+	// KeyOf returns the key that a name in a directory has at its link's origin.
+	KeyOf(dir uint64, name string) (link, key string, err error)
+	// File finds the file of a whole key.
+	File(ctx context.Context, link, key string) (namespace.Node, error)
+	// NewID returns a node id that no name has.
+	NewID() (uint64, error)
+}
+
+var _ Keys = (*namespace.Tree)(nil)
+
+// drafted is a tree with the drafts of a mount. A name is its draft's while somebody has that open, or while the bucket has not
+// got it. A draft's Node has no version: its bytes are in its file.
+type drafted struct {
+	Tree
+	w *Writing
+}
+
+// find returns the draft that a name has.
+func (t *drafted) find(dir uint64, name string) (d *draft.Draft, at draft.Name, err error) {
+	if at.Link, at.Key, err = t.w.Keys.KeyOf(dir, name); err != nil {
+		return nil, at, err
+	}
+	d, _ = t.w.Drafts.Find(at)
+	return d, at, nil
+}
+
+// Lookup is part of Names. The draft of a name that was published since, and that the bucket has in another version by now,
+// has no name here any more: it goes on for those who have it open.
+func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
+	d, _, err := t.find(dir, name)
+	if d == nil || err != nil {
+		return t.Tree.Lookup(ctx, dir, name)
+	}
+	i := d.Info()
+	if i.Object == nil {
+		return node(&i), nil
+	}
+	n, err := t.Tree.Lookup(ctx, dir, name)
+	if err == nil && !n.Dir && n.Object.Version == i.Object.Version {
+		return node(&i), nil
+	}
+	return n, err
+}
+
+// node is a draft's. It may be believed for no time: it changes as it is written.
+func node(i *draft.Info) namespace.Node {
+	name := i.Key[strings.LastIndexByte(i.Key, '/')+1:]
+	return namespace.Node{ID: i.ID, Name: namespace.MountName(name), ModTime: i.Attr.ModTime,
+		Object: hearth.Object{Link: i.Link, Key: i.Key, Size: i.Size, ModTime: i.Attr.ModTime}}
+}
+
+// isOfDraft reports whether a node is a draft's.
+func isOfDraft(n *namespace.Node) bool { return n.Object.Version == hearth.Version{} }
+
+// Node is part of Names.
+func (t *drafted) Node(ctx context.Context, id uint64) (namespace.Node, error) {
+	if d, ok := t.w.Drafts.ID(id); ok {
+		i := d.Info()
+		return node(&i), nil
+	}
+	return t.Tree.Node(ctx, id)
+}
+
+// Open is part of Names.
+func (t *drafted) Open(ctx context.Context, id uint64) (namespace.Node, error) {
+	if d, ok := t.w.Drafts.ID(id); ok {
+		i := d.Info()
+		return node(&i), nil
+	}
+	return t.Tree.Open(ctx, id)
+}
+
+// ReadDir is part of Names: drafts stand among the names of the tree, in the order of their keys.
+func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each func(namespace.Node) bool) error {
+	ours, prefix, err := t.in(dir, after)
+	if err != nil {
+		return t.Tree.ReadDir(ctx, dir, after, each)
+	}
+	more := true
+	give := func(n namespace.Node) bool { more = each(n); return more }
+	upTo := func(key string) bool { // gives the drafts before a key; "": all
+		for len(ours) > 0 && more && (key == "" || ours[0].Key < key) {
+			if ours[0].Object == nil {
+				give(node(&ours[0]))
+			}
+			ours = ours[1:]
+		}
+		return more
+	}
+	err = t.Tree.ReadDir(ctx, dir, after, func(n namespace.Node) bool {
+		key := n.Object.Key
+		if key == "" { // made by links
+			key = prefix + n.Name + "/"
+		}
+		if !upTo(key) {
+			return false
+		}
+		if len(ours) > 0 && ours[0].Key == key {
+			if i := ours[0]; i.Object == nil || i.Object.Version == n.Object.Version {
+				n = node(&i)
+			}
+			ours = ours[1:]
+		}
+		return give(n)
+	})
+	if err == nil {
+		upTo("")
+	}
+	return err
+}
+
+// in are the drafts right in a directory, behind a name. Those that the bucket has had are among them.
+func (t *drafted) in(dir uint64, after string) (ours []draft.Info, prefix string, err error) {
+	link, key, err := t.w.Keys.KeyOf(dir, "x")
+	if err != nil {
+		return nil, "", err
+	}
+	prefix = strings.TrimSuffix(key, "x")
+	if after != "" {
+		name, isDir := strings.CutSuffix(after, "/")
+		if _, after, err = t.w.Keys.KeyOf(dir, name); err != nil { // a shortened name, or one that links made
+			after, err = prefix+name, nil
+		}
+		if isDir {
+			after += "/"
+		}
+	}
+	t.w.Drafts.Below(link, prefix, func(d *draft.Draft) bool {
+		if i := d.Info(); i.Key > after && !strings.Contains(i.Key[len(prefix):], "/") {
+			ours = append(ours, i)
+		}
+		return true
+	})
+	return ours, prefix, nil
+}
+
+// hasDrafts reports whether any draft is below a directory.
+func (t *drafted) hasDrafts(link, prefix string) (has bool) {
+	t.w.Drafts.Below(link, prefix, func(d *draft.Draft) bool {
+		i := d.Info()
+		has = i.Object == nil
+		return !has
+	})
+	return has
+}
+
+// errNoBase says which writes this version refuses.
+var errNoBase = errors.New("a file of the bucket is replaced as a whole in this version: open it with O_TRUNC, or write a new one")
+
+// begin makes a draft of a name: a new file, or one in the place of the tree's file of that node id. It is held.
+func (t *drafted) begin(at draft.Name, id uint64, a draft.Attr) (*draft.Draft, error) {
+	if id == 0 {
+		var err error
+		if id, err = t.w.Keys.NewID(); err != nil {
+			return nil, err
+		}
+	}
+	d, err := t.w.Drafts.Create(at, id, a)
+	if err == nil {
+		err = d.Hold()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write %s: %w", at.Key, err)
+	}
+	return d, nil
+}

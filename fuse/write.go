@@ -1,0 +1,452 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"syscall"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// A file that is written is a draft (package draft). close(2) publishes what was written since the last time, and answers once
+// the bucket has it. Handles hold nothing: a request names the draft by its node id.
+
+// handleOf is the handle of an open draft: a row of the table, so that the process that takes the mount over knows how often a
+// draft is open. 0 is every other open.
+func handleOf(row int) uint64 { return uint64(row+2) | 1<<32 }
+
+func rowOf(handle uint64) (row int, ok bool) { return int(uint32(handle)) - 2, handle>>32 == 1 }
+
+// isDraft returns the draft of a node id.
+func (f *fileSystem) isDraft(id uint64) (*draft.Draft, bool) {
+	if f.write == nil {
+		return nil, false
+	}
+	return f.write.w.Drafts.ID(id)
+}
+
+// Create answers CREATE. It asks the origin nothing.
+func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	r := f.requestIn(cancel, &in.InHeader)
+	defer r.finish()
+	d, err := f.create(in, name)
+	if err != nil {
+		return f.failed(r, err)
+	}
+	i := d.Info()
+	n := node(&i)
+	f.enter(&n, &out.EntryOut)
+	out.OpenOut.OpenFlags = gofuse.FOPEN_KEEP_CACHE
+	out.OpenOut.Fh = handleOf(f.opens.table.put(tableRow{n.ID, written, 0}))
+	return gofuse.OK
+}
+
+func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, error) {
+	d, at, err := f.write.find(f.toTree(in.NodeId), name)
+	if err != nil {
+		return nil, err
+	}
+	if d != nil && d.Info().Object == nil {
+		switch {
+		case in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique):
+			return nil, syscall.EEXIST
+		case in.Flags&syscall.O_TRUNC != 0:
+			err = d.Truncate(0)
+		}
+		if err == nil {
+			err = d.Hold()
+		}
+		return d, err
+	}
+	now := time.Now()
+	return f.write.begin(at, 0, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
+		Exclusive: in.Flags&syscall.O_TRUNC == 0})
+}
+
+// resent reports whether the kernel asks a second time, since the process that it asked first has ended (FUSE_UNIQUE_RESEND in
+// linux/fuse.h). What that one has done is done.
+func resent(unique uint64) bool { return unique>>63 != 0 }
+
+// openDraft answers an OPEN for writing, and any of a draft.
+func (f *fileSystem) openDraft(in *gofuse.OpenIn, d *draft.Draft, out *gofuse.OpenOut) error {
+	writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0
+	if d == nil {
+		var err error
+		if d, err = f.replace(in); err != nil {
+			return err
+		}
+	} else if err := d.Hold(); err != nil {
+		return err
+	} else if in.Flags&syscall.O_TRUNC != 0 {
+		if err := d.Truncate(0); err != nil {
+			d.Release()
+			return err
+		}
+	}
+	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE
+	if !writes {
+		out.OpenFlags |= gofuse.FOPEN_NOFLUSH
+	}
+	out.Fh = handleOf(f.opens.table.put(tableRow{in.NodeId, written, 0}))
+	return nil
+}
+
+// replace begins an empty draft in the place of the tree's file, whose node id it takes: who has the file open on this mount
+// sees what is written from now on.
+func (f *fileSystem) replace(in *gofuse.OpenIn) (*draft.Draft, error) {
+	rec, err := f.record(context.Background(), in.NodeId) // nobody is asked
+	switch {
+	case err != nil:
+		return nil, err
+	case in.Flags&syscall.O_TRUNC == 0:
+		f.o.complain(fmt.Sprintf("open %s for writing: %v", rec.node.Object.Key, errNoBase))
+		return nil, syscall.EOPNOTSUPP
+	}
+	d, err := f.truncated(rec, in.NodeId)
+	if err == nil {
+		f.records.drop(in.NodeId)
+		f.readers.drop(in.NodeId)
+	}
+	return d, err
+}
+
+func (f *fileSystem) truncated(rec *record, id uint64) (*draft.Draft, error) {
+	o := &rec.node.Object
+	now := time.Now()
+	return f.write.begin(draft.Name{Link: o.Link, Key: o.Key}, id,
+		draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now})
+}
+
+// releaseDraft answers the RELEASE of a draft.
+func (f *fileSystem) releaseDraft(in *gofuse.ReleaseIn, row int) {
+	f.opens.table.clear(row)
+	if d, ok := f.isDraft(in.NodeId); ok {
+		f.letGoOf(d)
+	}
+}
+
+// letGoOf gives up a handle. What was not published by close(2), since nothing was written or it came by a mapping, is
+// published behind.
+func (f *fileSystem) letGoOf(d *draft.Draft) {
+	d.Release()
+	if i := d.Info(); i.Users == 0 && i.Dirty && !i.Removed {
+		f.write.w.Publish(d)
+	}
+}
+
+// Write answers WRITE.
+func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
+	if f.write == nil {
+		return 0, gofuse.EROFS
+	}
+	f.ops.writes.Add(1)
+	d, ok := f.isDraft(in.NodeId)
+	if !ok {
+		return 0, gofuse.Status(syscall.ESTALE)
+	}
+	n, err := d.WriteAt(data, int64(in.Offset))
+	if err != nil && n == 0 {
+		return 0, f.failed(nil, err)
+	}
+	f.ops.writtenBytes.Add(int64(n))
+	return uint32(n), gofuse.OK
+}
+
+// readDraft answers a READ of a draft.
+func (f *fileSystem) readDraft(d *draft.Draft, off int64, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	n, err := d.ReadAt(buf, off)
+	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+		return nil, f.failed(nil, err)
+	}
+	return gofuse.ReadResultData(buf[:n]), gofuse.OK
+}
+
+// Flush answers FLUSH, which each close(2) of a descriptor sends.
+func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
+	if f.write == nil {
+		return gofuse.ENOSYS
+	}
+	d, ok := f.isDraft(in.NodeId)
+	if !ok {
+		return gofuse.OK
+	}
+	if i := d.Info(); !i.Dirty || i.Untouched || i.Removed {
+		return gofuse.OK // nothing was written: the last close publishes a new file
+	}
+	return f.publish(cancel, &in.InHeader, d)
+}
+
+// publish has the bucket get a draft, and answers once it has.
+func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *draft.Draft) gofuse.Status {
+	r := f.request(cancel, in)
+	defer r.finish()
+	_, err := d.Publish(r)
+	if errors.Is(err, hearth.ErrConflict) && d.Info().Attr.Exclusive {
+		err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
+	}
+	return f.failed(r, err)
+}
+
+// Fsync answers FSYNC: what was written survives the end of this process and of the machine's power.
+func (f *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	d, ok := f.isDraft(in.NodeId)
+	switch {
+	case !ok && f.write == nil:
+		return gofuse.ENOSYS
+	case !ok:
+		return gofuse.OK
+	}
+	if err := d.Sync(); err != nil {
+		return f.failed(nil, err)
+	}
+	if f.write.w.SyncToBucket && !d.Info().Removed {
+		return f.publish(cancel, &in.InHeader, d)
+	}
+	return gofuse.OK
+}
+
+// FsyncDir answers FSYNCDIR: names of drafts are on this node's disk with their bytes, all others in the bucket.
+func (f *fileSystem) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status {
+	if f.write == nil {
+		return gofuse.ENOSYS
+	}
+	return gofuse.OK
+}
+
+// SetAttr answers SETATTR. Attributes of a draft are kept; those of a file of the bucket stay as they are.
+func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	r := f.request(cancel, &in.InHeader)
+	defer r.finish()
+	d, ok := f.isDraft(in.NodeId)
+	if size, sets := in.GetSize(); sets {
+		if !ok {
+			return f.truncate(cancel, in, int64(size), out)
+		}
+		if err := d.Truncate(int64(size)); err != nil {
+			return f.failed(r, err)
+		}
+	}
+	if !ok {
+		return f.setNothing(cancel, in, out)
+	}
+	d.SetAttr(func(a *draft.Attr) {
+		if mode, ok := in.GetMode(); ok {
+			a.Mode = mode & 0o7777
+		}
+		if uid, ok := in.GetUID(); ok {
+			a.UID = uid
+		}
+		if gid, ok := in.GetGID(); ok {
+			a.GID = gid
+		}
+		if t, ok := in.GetMTime(); ok {
+			a.ModTime = t
+		}
+		if t, ok := in.GetATime(); ok {
+			a.ATime = t
+		}
+	})
+	i := d.Info()
+	n := node(&i)
+	f.attr(&n, &out.Attr)
+	return gofuse.OK
+}
+
+// truncate answers truncate(2) of a file of the bucket. Without a descriptor nobody would publish it later.
+func (f *fileSystem) truncate(cancel <-chan struct{}, in *gofuse.SetAttrIn, size int64, out *gofuse.AttrOut) gofuse.Status {
+	rec, err := f.record(context.Background(), in.NodeId)
+	if err != nil {
+		return f.failed(nil, err)
+	}
+	switch {
+	case rec.node.Dir:
+		return gofuse.EISDIR
+	case size == rec.node.Object.Size:
+		return f.setNothing(cancel, in, out)
+	case size != 0:
+		f.o.complain(fmt.Sprintf("truncate %s: %v", rec.node.Object.Key, errNoBase))
+		return gofuse.Status(syscall.EOPNOTSUPP)
+	}
+	d, err := f.truncated(rec, in.NodeId)
+	if err != nil {
+		return f.failed(nil, err)
+	}
+	f.records.drop(in.NodeId)
+	f.readers.drop(in.NodeId)
+	i := d.Info()
+	n := node(&i)
+	f.attr(&n, &out.Attr)
+	s := f.publish(cancel, &in.InHeader, d)
+	d.Release()
+	return s
+}
+
+// setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.
+func (f *fileSystem) setNothing(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	s := f.GetAttr(cancel, &gofuse.GetAttrIn{InHeader: in.InHeader}, out)
+	mode, setsMode := in.GetMode()
+	uid, setsUID := in.GetUID()
+	gid, setsGID := in.GetGID()
+	if s.Ok() && (setsMode && mode&0o7777 != out.Mode&0o7777 || setsUID && uid != out.Uid || setsGID && gid != out.Gid) {
+		return gofuse.EPERM
+	}
+	return s
+}
+
+// Unlink answers UNLINK. Who has the file open goes on with it.
+func (f *fileSystem) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	r := f.requestIn(cancel, in)
+	defer r.finish()
+	return f.failed(r, f.unlink(r, f.toTree(in.NodeId), name))
+}
+
+func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error {
+	d, at, err := f.write.find(dir, name)
+	if err != nil {
+		return err
+	}
+	if d != nil {
+		i := d.Info()
+		if err := d.Remove(ctx); err != nil {
+			return err
+		}
+		if i.Object == nil && i.State == draft.Opened {
+			return nil // the bucket never had it
+		}
+	}
+	return f.remove(ctx, at.Link, at.Key)
+}
+
+// remove deletes a key.
+func (f *fileSystem) remove(ctx context.Context, link, key string) error {
+	up, err := f.write.w.Uploader(link)
+	if err == nil {
+		err = up.Delete(ctx, key, "")
+	}
+	f.wrote(ctx, link, key, nil, err)
+	return err
+}
+
+// wrote tells the tree what became of a write.
+func (f *fileSystem) wrote(ctx context.Context, link, key string, o *hearth.Object, err error) {
+	switch w := f.write.w; {
+	case err == nil:
+		w.Wrote(ctx, link, key, o)
+	case errors.Is(err, hearth.ErrUnanswered):
+		w.Doubted(ctx, link, key)
+	}
+}
+
+// Mkdir answers MKDIR: an empty object at the directory's own key.
+func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	r := f.requestIn(cancel, &in.InHeader)
+	defer r.finish()
+	dir := f.toTree(in.NodeId)
+	d, at, err := f.write.find(dir, name)
+	if err == nil && d != nil && d.Info().Object == nil {
+		err = syscall.EEXIST
+	}
+	if err == nil {
+		err = f.mark(r, at)
+	}
+	var n namespace.Node
+	if err == nil {
+		n, err = f.tree.Lookup(r, dir, name)
+	}
+	if err != nil {
+		return f.failed(r, err)
+	}
+	f.enter(&n, out)
+	return gofuse.OK
+}
+
+// mark makes a directory's marker.
+func (f *fileSystem) mark(ctx context.Context, at draft.Name) error {
+	up, err := f.write.w.Uploader(at.Link)
+	var o hearth.Object
+	if err == nil {
+		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/"}, strings.NewReader(""))
+	}
+	f.wrote(ctx, at.Link, at.Key+"/", &o, err)
+	return err
+}
+
+// Rmdir answers RMDIR.
+func (f *fileSystem) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
+	if f.write == nil {
+		return gofuse.EROFS
+	}
+	r := f.requestIn(cancel, in)
+	defer r.finish()
+	err := f.rmdir(r, f.toTree(in.NodeId), name)
+	if resent(in.Unique) && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return f.failed(r, err)
+}
+
+func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) error {
+	_, at, err := f.write.find(parent, name)
+	if err != nil {
+		return err
+	}
+	n, err := f.tree.Lookup(ctx, parent, name)
+	switch {
+	case err != nil:
+		return err
+	case !n.Dir:
+		return syscall.ENOTDIR
+	case f.write.hasDrafts(at.Link, at.Key+"/"):
+		return syscall.ENOTEMPTY
+	}
+	empty := true
+	err = f.tree.ReadDir(ctx, n.ID, "", func(namespace.Node) bool { empty = false; return false })
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return syscall.ENOTEMPTY
+	}
+	return f.remove(ctx, at.Link, at.Key+"/")
+}
+
+// failed is the errno of an error that a writer gets: those of its node's disk and of the bucket as they are.
+func (f *fileSystem) failed(r *request, err error) gofuse.Status {
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		return gofuse.OK
+	case r != nil && r.interrupted():
+	case errors.Is(err, hearth.ErrConflict) && !errors.Is(err, syscall.EEXIST):
+		return gofuse.Status(syscall.ESTALE)
+	case errors.As(err, &errno):
+		return gofuse.Status(errno)
+	case errors.Is(err, fs.ErrPermission):
+		return gofuse.EACCES
+	}
+	if r == nil {
+		r = new(request)
+	}
+	return f.status(r, err)
+}
