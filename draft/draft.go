@@ -62,7 +62,7 @@ type Draft struct {
 	s      *Store
 	id     uint64
 	dir    string
-	random string // 128 bits in hex, the beginning of all tokens
+	random string // 128 bits in hex, the beginning of all tokens, and the files' name
 
 	// busy is held by whoever publishes, sends ahead, renames or removes: one at a time, over the network, too. It is
 	// the first of all locks. What stands under "the upload" is changed under busy and mu, and read under either.
@@ -171,9 +171,7 @@ func (d *Draft) unpin() {
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)
 		}
-		if d.removed && !going && len(d.abort) == 0 && d.up == nil && d.pending == nil && s.ids[d.id] == d {
-			delete(s.ids, d.id)
-		}
+		s.settleLocked(d)
 	}
 	d.mu.Unlock()
 	s.mu.Unlock()
@@ -240,7 +238,8 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 		d.mu.Unlock()
 		return 0, err
 	}
-	n, err := f.WriteAt(p, off)
+	n, err := pwrite(f, p, off)
+	d.measureLocked(f)
 	done()
 	end := off + int64(n)
 	d.wroteLocked(min(off, d.size), off+int64(len(p))) // a disk that fails may have changed more than it says
@@ -258,6 +257,31 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 		d.s.ahead(d)
 	}
 	return n, err
+}
+
+// pwrite tells, other than os.File, how much was written before an error: it is in the file.
+func pwrite(f *os.File, p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		m, err := syscall.Pwrite(int(f.Fd()), p[n:], off+int64(n))
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return n, fmt.Errorf("write draft: %w", err)
+		default:
+			n += m
+		}
+	}
+	return n, nil
+}
+
+// measureLocked notes what a file takes that is open for one operation.
+func (d *Draft) measureLocked(f *os.File) {
+	if d.file != nil {
+		return
+	}
+	if fi, err := f.Stat(); err == nil {
+		d.blocks = allocated(fi)
+	}
 }
 
 // wroteLocked notes that [from, to) has other bytes than before.
@@ -313,6 +337,7 @@ func (d *Draft) Truncate(size int64) error {
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
+	d.measureLocked(f)
 	d.wroteLocked(min(size, d.size), max(size, d.size))
 	d.size = size
 	return nil
@@ -420,18 +445,14 @@ func (d *Draft) vanish() error {
 		if err := d.erase(); err != nil {
 			return err
 		}
-		d.s.mu.Lock()
-		d.mu.Lock()
-		if d.pins == 0 && d.s.ids[d.id] == d {
-			delete(d.s.ids, d.id)
-		}
-		d.mu.Unlock()
-		d.s.mu.Unlock()
-		return nil
-	}
-	if err := os.Remove(d.path(".data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	} else if err := os.Remove(d.path(".data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove draft: %w", err)
 	}
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.s.settleLocked(d)
 	return nil
 }
 

@@ -409,9 +409,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.s.mu.Unlock()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if d.pins == 0 && d.s.ids[d.id] == d {
-		delete(d.s.ids, d.id)
-	}
+	d.s.settleLocked(d)
 	return nil
 }
 

@@ -25,7 +25,7 @@ type record struct {
 	ID      uint64
 	Link    string
 	Key     []byte
-	Draft   string    // 128 random bits in hex: the beginning of all tokens
+	Draft   string    // 128 random bits in hex: the beginning of all tokens, and the files' name
 	Seq     uint64    // of the last token
 	Durable bool      // a Sync has answered: from then on each record is fsynced before it replaces the last one
 	Named   time.Time // when it got its name: of two drafts of one name the later one has it
@@ -135,7 +135,7 @@ func (e *newerError) Error() string {
 }
 
 func (d *Draft) path(ext string) string {
-	return filepath.Join(d.dir, strconv.FormatUint(d.id, 16)+ext)
+	return filepath.Join(d.dir, d.random+ext)
 }
 
 // save writes the record. durable says that it is there after a power cut, when save returns.
@@ -155,6 +155,9 @@ func (d *Draft) save(durable bool) error {
 		tmp := d.path(".json.tmp")
 		if err = os.WriteFile(tmp, text, 0o600); err == nil {
 			err = os.Rename(tmp, d.path(".json"))
+		}
+		if err != nil {
+			_ = os.Remove(tmp) // err says what is wrong; the next record begins with it
 		}
 	}
 	if err != nil {

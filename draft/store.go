@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,8 +62,9 @@ type Store struct {
 
 	mu     sync.Mutex // guards what follows; before a Draft's mu
 	closed bool
-	ids    map[uint64]*Draft
-	names  []*Draft // that have one, by link and key
+	drafts map[*Draft]struct{} // all that have files, uploads or handles
+	ids    map[uint64]*Draft   // those that are not removed, or that somebody holds
+	names  []*Draft            // that have one, by link and key
 	work   sync.WaitGroup
 }
 
@@ -81,7 +82,7 @@ func Open(o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{o: o, parts: semaphore.NewWeighted(int64(o.Parallel)), memory: semaphore.NewWeighted(o.Memory), ids: map[uint64]*Draft{}}
+	s := &Store{o: o, parts: semaphore.NewWeighted(int64(o.Parallel)), memory: semaphore.NewWeighted(o.Memory), drafts: map[*Draft]struct{}{}, ids: map[uint64]*Draft{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	for _, dir := range o.Dirs {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -167,7 +168,7 @@ func look(dir string) ([]entry, error) {
 // take makes a draft of what was found.
 func (s *Store) take(dir string, e entry) {
 	r := e.record
-	switch id, err := strconv.ParseUint(e.base, 16, 64); {
+	switch {
 	case e.aside:
 		a := Name{}
 		if r != nil {
@@ -191,7 +192,7 @@ func (s *Store) take(dir string, e entry) {
 	case e.err != nil:
 		s.setAside(dir, e.base, r.name(), e.err.Error())
 		return
-	case err != nil || id != r.ID || s.ids[r.ID] != nil:
+	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil:
 		s.setAside(dir, e.base, r.name(), "its record is of another draft")
 		return
 	case len(r.Extents) > 0:
@@ -221,10 +222,11 @@ func (s *Store) take(dir string, e entry) {
 			return
 		}
 	}
-	s.ids[d.id] = d
+	s.drafts[d] = struct{}{}
 	if d.removed {
 		return
 	}
+	s.ids[d.id] = d
 	if at, there := s.findLocked(d.name); there {
 		// A rename replaced the older one, and was broken off before that was removed.
 		old := s.names[at]
@@ -273,7 +275,7 @@ func (s *Store) Create(n Name, id uint64, a Attr) (*Draft, error) {
 		s.nameLocked(d)
 	}
 	if err == nil {
-		s.ids[id] = d
+		s.ids[id], s.drafts[d] = d, struct{}{}
 	}
 	s.mu.Unlock()
 	if old != nil {
@@ -338,8 +340,24 @@ func (s *Store) forget(d *Draft) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unnameLocked(d)
+	s.unlistLocked(d)
+	delete(s.drafts, d)
+}
+
+func (s *Store) unlistLocked(d *Draft) {
 	if s.ids[d.id] == d {
 		delete(s.ids, d.id)
+	}
+}
+
+// settleLocked forgets a removed draft that nobody holds, but for what it has left at the origin; its mu is held, too.
+func (s *Store) settleLocked(d *Draft) {
+	if !d.removed || d.pins > 0 {
+		return
+	}
+	s.unlistLocked(d)
+	if d.up == nil && d.pending == nil && len(d.abort) == 0 {
+		delete(s.drafts, d)
 	}
 }
 
@@ -382,11 +400,7 @@ func (s *Store) Below(link, prefix string, each func(*Draft) bool) {
 func (s *Store) all() []*Draft {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]*Draft, 0, len(s.ids))
-	for _, d := range s.ids {
-		all = append(all, d)
-	}
-	return all
+	return slices.Collect(maps.Keys(s.drafts))
 }
 
 // All tells of every draft, by link and key. What was set aside is among them.
