@@ -20,7 +20,7 @@ func judgeTree(t *testing.T, code tree) report {
 		if !strings.Contains(text, "package ") {
 			text = "// Package p is complete.\npackage p\n" + text
 		}
-		for _, f := range []string{"cache", "node", "namespace", "internal", "s3gw", "fuse", "warmup", "e2e"} {
+		for _, f := range []string{"cache", "node", "namespace", "internal", "s3gw", "fuse", "warmup", "draft", "origin", "e2e"} {
 			text = strings.ReplaceAll(text, `import "`+f, `import "`+module+"/"+f)
 		}
 		s, err := parse(set, path, text)
@@ -42,6 +42,9 @@ func TestArchitectureRefuses(t *testing.T) {
 		{"an import upwards", tree{"cache/a.go": `import "node"`}, `cache/a.go may not import "node"`},
 		{"an import downwards", tree{"node/a.go": `import "cache/disk"`}, ""},
 		{"an import of the same row", tree{"cache/a.go": `import "namespace"`}, "cache/a.go may not import"},
+		{"a draft that knows names", tree{"draft/a.go": `import "namespace"`}, "draft/a.go may not import"},
+		{"a draft that knows an origin", tree{"draft/a.go": `import "origin"`}, "draft/a.go may not import"},
+		{"a mount that has drafts", tree{"fuse/a.go": `import "draft"`}, ""},
 		{"a test's import of the same row", tree{"cache/a_test.go": `import "namespace"`}, ""},
 		{"a helper that knows a layer", tree{"internal/flight/a.go": `import "cache"`}, "internal/flight/a.go may not"},
 		{"a test tool in the product", tree{"node/a.go": `import "internal/hearthtest"`}, "node/a.go imports the test tool"},

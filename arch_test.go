@@ -23,7 +23,7 @@ const module = "github.com/hearthfs/hearth"
 // its own row; sub-packages belong to their top folder.
 var layers = [][]string{
 	{""},
-	{"cache", "peer", "namespace", "origin"},
+	{"cache", "draft", "peer", "namespace", "origin"},
 	{"fuse", "s3gw", "warmup", "volume"},
 	{"node"},
 	{"cmd"},

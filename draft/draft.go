@@ -1,0 +1,555 @@
+package draft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/device"
+)
+
+// Name is where a draft is to be published: a link and the whole key at its origin.
+type Name struct{ Link, Key string }
+
+// Attr are a file's attributes. They are this node's alone: the bucket does not get them.
+type Attr struct {
+	Mode, UID, GID uint32
+	ModTime, ATime time.Time
+	// Exclusive is O_EXCL: the draft is first published only if its key has no object. It counts at Create.
+	Exclusive bool
+}
+
+// State is what becomes of a draft.
+type State string
+
+// The states.
+const (
+	Opened     State = "open"       // being written; nothing was sent but parts ahead
+	Waiting    State = "waiting"    // publishing failed, and may succeed the next time: Why says more
+	Publishing State = "publishing" // bytes or a Complete are under way, or were when the node ended
+	Failed     State = "failed"     // publishing was refused, and is again until somebody does what Why says
+	Published  State = "published"  // the bucket has it. It goes when nobody holds it
+
+	removed State = "removed" // in a record alone: uploads are left to be aborted
+)
+
+// Info tells of a draft.
+type Info struct {
+	Name
+	ID    uint64
+	Size  int64 // in bytes
+	Attr  Attr
+	State State
+	Why   string    // the last error; "" means none
+	Since time.Time // when it got this state
+	Dirty bool      // something was written since the last publish; after a restart it is not known, and true
+	Users int       // that hold it
+	Sent  int64     // bytes sent since the start, those that were sent again included
+	File  string    // with its bytes
+}
+
+// Draft is a file that is being written. Its methods may be called at the same time.
+type Draft struct {
+	s      *Store
+	id     uint64
+	dir    string
+	random string // 128 bits in hex, the beginning of all tokens, and the files' name
+
+	// busy is held by whoever publishes, sends ahead, renames or removes: one at a time, over the network, too. It is
+	// the first of all locks. What stands under "the upload" is changed under busy and mu, and read under either.
+	busy   chan struct{}
+	wanted atomic.Int32 // callers that wait for busy: who sends ahead gives way to them
+	record sync.Mutex   // held while the record is written; before mu
+	sent   atomic.Int64
+
+	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
+	// under it. So these are of one moment. It is not held over the network.
+	mu       sync.RWMutex
+	name     Name      // changed under Store.mu, too
+	named    time.Time // when it got it
+	removed  bool      // never published, and no files any more
+	nameless bool      // another draft has its name; its files stay
+	gone     bool      // published, and no files any more
+	attr     Attr
+	size     int64
+	file     *os.File // open while pins > 0
+	users    int      // handles
+	pins     int      // those, and a publish that runs
+	blocks   int64    // bytes allocated, when file was closed
+	durable  bool     // a Sync has answered
+	changed  bool     // the record is older than what it tells
+	state    State
+	why      string
+	since    time.Time
+
+	gen       uint64         // of the bytes: one more with each write
+	clean     uint64         // the generation that base was made of; 0 means none
+	base      *hearth.Object // the last object that was published
+	published *attempt       // what base was made of
+	recovered bool           // since the restart the file was not compared with what was published or sent
+
+	next   int64 // the end of the last write
+	run    int64 // where the sequence of writes that ends at next began
+	wakeAt int64 // sending ahead begins when next reaches it
+
+	// The upload.
+	up        *upload
+	pending   *attempt
+	beginning string
+	seq       uint64
+	abort     []uploadRef
+	cancel    context.CancelCauseFunc // of the publish that runs
+
+	// What the last publish that failed was: those who waited for it get its error, too.
+	runs   uint64 // publishes that ended
+	failed error
+	tried  uint64 // the generation when it began
+}
+
+// ErrPublished says that a draft cannot be renamed, since the bucket has an object of it under its name.
+var ErrPublished = errors.New("the draft was published under its name: copy the object")
+
+// ErrRemoved says that a draft was removed or replaced, and is not published.
+var ErrRemoved = errors.New("the draft was removed") // not fs.ErrNotExist: that is an upload's
+
+// Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found.
+func (d *Draft) Hold() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.pinLocked(); err != nil {
+		return err
+	}
+	d.users++
+	return nil
+}
+
+// Release is one handle less. With the last one a draft that was published goes.
+func (d *Draft) Release() {
+	d.mu.Lock()
+	d.users--
+	d.mu.Unlock()
+	d.unpin()
+}
+
+func (d *Draft) pinLocked() error {
+	if d.gone || d.removed && d.file == nil {
+		return syscall.ESTALE
+	}
+	if d.pins == 0 {
+		f, err := os.OpenFile(d.path(".data"), os.O_RDWR, 0)
+		if err != nil {
+			return fmt.Errorf("open draft: %w", err)
+		}
+		d.file = f
+	}
+	d.pins++
+	return nil
+}
+
+// unpin closes the file with the last pin. A draft that is published and clean goes then.
+func (d *Draft) unpin() {
+	s := d.s
+	s.mu.Lock()
+	d.mu.Lock()
+	d.pins--
+	going, left := false, false
+	if d.pins == 0 {
+		if err := d.closeLocked(); err != nil {
+			s.log("close draft %s: %v", d.name.Key, err)
+		}
+		if going = !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
+			d.gone, left = true, len(d.abort) > 0
+			d.removed = left // its record stays until they are aborted
+			s.unnameLocked(d)
+		}
+		s.settleLocked(d)
+	}
+	d.mu.Unlock()
+	s.mu.Unlock()
+	switch {
+	case left:
+		if err := d.vanish(); err != nil {
+			s.log("%v", err)
+		}
+	case going:
+		// The id is taken until the files are gone.
+		if err := d.erase(); err != nil {
+			s.log("%v", err)
+		}
+		s.forget(d)
+	}
+}
+
+func (d *Draft) closeLocked() error {
+	if d.file == nil {
+		return nil
+	}
+	if fi, err := d.file.Stat(); err == nil && !d.removed {
+		d.blocks = allocated(fi)
+	} else {
+		d.blocks = 0
+	}
+	err := d.file.Close()
+	d.file = nil
+	return err
+}
+
+// fileLocked is the open file, or opens it for one operation.
+func (d *Draft) fileLocked() (f *os.File, done func(), err error) {
+	if d.file != nil {
+		return d.file, func() {}, nil
+	}
+	if d.gone || d.removed {
+		return nil, nil, syscall.ESTALE
+	}
+	if f, err = os.OpenFile(d.path(".data"), os.O_RDWR, 0); err != nil {
+		return nil, nil, fmt.Errorf("open draft: %w", err)
+	}
+	return f, func() {
+		_ = f.Close() // who needs what was written syncs it
+	}, nil
+}
+
+// WriteAt is one pwrite. Its error is Room's or the disk's; what was written before it counts.
+func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
+	switch {
+	case off < 0 || off > math.MaxInt64-int64(len(p)):
+		return 0, syscall.EINVAL
+	case len(p) == 0:
+		return 0, nil
+	}
+	if d.s.o.Room != nil {
+		if err := d.s.o.Room(d.dir, int64(len(p))); err != nil {
+			return 0, err
+		}
+	}
+	d.mu.Lock()
+	f, done, err := d.fileLocked()
+	if err != nil {
+		d.mu.Unlock()
+		return 0, err
+	}
+	n, err := pwrite(f, p, off)
+	d.measureLocked(f)
+	done()
+	end := off + int64(n)
+	d.wroteLocked(min(off, d.size), off+int64(len(p))) // a disk that fails may have changed more than it says
+	d.size = max(d.size, end)
+	if off != d.next {
+		d.run = off
+	}
+	d.next = end
+	ahead := d.next >= d.wakeAt && !d.removed
+	if ahead {
+		d.wakeAt = math.MaxInt64
+	}
+	d.mu.Unlock()
+	if ahead {
+		d.s.ahead(d)
+	}
+	return n, err
+}
+
+// pwrite tells, other than os.File, how much was written before an error: it is in the file.
+func pwrite(f *os.File, p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		m, err := syscall.Pwrite(int(f.Fd()), p[n:], off+int64(n))
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return n, fmt.Errorf("write draft: %w", err)
+		default:
+			n += m
+		}
+	}
+	return n, nil
+}
+
+// measureLocked notes what a file takes that is open for one operation.
+func (d *Draft) measureLocked(f *os.File) {
+	if d.file != nil {
+		return
+	}
+	if fi, err := f.Stat(); err == nil {
+		d.blocks = allocated(fi)
+	}
+}
+
+// wroteLocked notes that [from, to) has other bytes than before.
+func (d *Draft) wroteLocked(from, to int64) {
+	d.gen++
+	d.attr.ModTime = d.s.o.Now()
+	d.changed = true
+	if d.state == Published {
+		d.setLocked(Opened, "")
+	}
+	if d.up != nil {
+		d.up.mark(from, to, d.gen)
+	}
+}
+
+// ReadAt reads bytes; holes are zeros. It is io.EOF at the end.
+func (d *Draft) ReadAt(p []byte, off int64) (int, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.readLocked(p, off)
+}
+
+func (d *Draft) readLocked(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, syscall.EINVAL
+	}
+	if off >= d.size {
+		return 0, io.EOF
+	}
+	f, done, err := d.fileLocked()
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return f.ReadAt(p, off)
+}
+
+// Truncate sets the size in bytes. What is new is a hole.
+func (d *Draft) Truncate(size int64) error {
+	if size < 0 {
+		return syscall.EINVAL
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f, done, err := d.fileLocked()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if size == d.size {
+		return nil
+	}
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	d.measureLocked(f)
+	d.wroteLocked(min(size, d.size), max(size, d.size))
+	d.size = size
+	return nil
+}
+
+// SetAttr changes the attributes. The bytes stay published, if they were.
+func (d *Draft) SetAttr(change func(*Attr)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	exclusive := d.attr.Exclusive
+	change(&d.attr)
+	d.attr.Exclusive, d.changed = exclusive, true
+}
+
+// Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there.
+func (d *Draft) Sync() error {
+	d.mu.Lock()
+	err := d.pinLocked()
+	f, changed, files := d.file, d.changed || !d.durable, !d.removed && !d.gone
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer d.unpin()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync draft: %w", err)
+	}
+	if !files || !changed {
+		return nil
+	}
+	return d.save(true)
+}
+
+// Info tells of the draft as it is now.
+func (d *Draft) Info() Info {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
+		Users: d.users, Sent: d.sent.Load(), File: d.path(".data")}
+}
+
+func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }
+
+func (d *Draft) isPublished() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.isCleanLocked()
+}
+
+func (d *Draft) allocated() int64 {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.file != nil {
+		if fi, err := d.file.Stat(); err == nil {
+			return allocated(fi)
+		}
+	}
+	return d.blocks
+}
+
+// lock takes busy. who waits for it is heard by what sends ahead.
+func (d *Draft) lock(ctx context.Context) error {
+	d.wanted.Add(1)
+	defer d.wanted.Add(-1)
+	select {
+	case d.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-d.s.ctx.Done():
+		return ErrClosed
+	}
+}
+
+func (d *Draft) unlock() { <-d.busy }
+
+// removeLocked takes a draft's name away for good; Store.mu is held. vanish does the rest.
+func (s *Store) removeLocked(d *Draft) {
+	s.unnameLocked(d)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.removed = true
+	if d.cancel != nil {
+		d.cancel(ErrRemoved)
+	}
+}
+
+// vanish removes the files of a draft that was removed, but for a record of what is left at the origin.
+func (d *Draft) vanish() error {
+	d.mu.RLock()
+	left := d.up != nil || d.pending != nil || len(d.abort) > 0 || d.beginning != "" || len(d.busy) > 0
+	durable := d.durable
+	d.mu.RUnlock()
+	if left || durable {
+		if err := d.save(durable); err != nil { // else it could be there again after a crash, and be published
+			return err
+		}
+	}
+	d.mu.Lock()
+	if d.file == nil {
+		d.blocks = 0
+	}
+	d.mu.Unlock()
+	if !left {
+		if err := d.erase(); err != nil {
+			return err
+		}
+	} else if err := os.Remove(d.path(".data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove draft: %w", err)
+	}
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.s.settleLocked(d)
+	return nil
+}
+
+// Remove unlinks the draft: it has no name from now on, a publish that runs ends, and nothing more is published. Whoever
+// holds it reads and writes on. Its upload is aborted; if a lost answer left an object of it, that is deleted. An error of
+// the origin is not the caller's: Clean tries it again. An object that was published before is the caller's.
+func (d *Draft) Remove(ctx context.Context) error {
+	d.s.mu.Lock()
+	d.s.removeLocked(d)
+	d.s.mu.Unlock()
+	if err := d.vanish(); err != nil {
+		return err
+	}
+	if err := d.cleanUp(ctx); err != nil {
+		d.s.log("removed draft %s: %v: it is tried again", d.Info().Key, err)
+	}
+	return nil
+}
+
+// Rename moves the name of a draft of which nothing was published. A draft that has the new name is removed, and goes on
+// nameless for whoever holds it. It waits for a publish that runs: ErrPublished is its answer if that succeeds.
+func (d *Draft) Rename(ctx context.Context, n Name) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	old, err := d.rename(ctx, n)
+	d.unlock()
+	if err != nil {
+		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
+	}
+	if old == nil {
+		return nil
+	}
+	if err := old.vanish(); err != nil {
+		return err
+	}
+	if err := old.cleanUp(ctx); err != nil {
+		d.s.log("replaced draft %s: %v: it is tried again", n.Key, err)
+	}
+	return nil
+}
+
+func (d *Draft) rename(ctx context.Context, n Name) (replaced *Draft, err error) {
+	if d.pending != nil { // nobody knows yet whether its old name has an object of it
+		if err := d.settle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d.s.mu.Lock()
+	d.mu.Lock()
+	was, since := d.name, d.named
+	switch {
+	case d.removed || d.gone || d.nameless:
+		err = ErrRemoved
+	case d.published != nil:
+		err = ErrPublished
+	case was == n:
+	default:
+		d.s.unnameLocked(d)
+		if at, there := d.s.findLocked(n); there {
+			replaced = d.s.names[at]
+		}
+		d.name, d.named = n, d.s.o.Now()
+		d.s.nameLocked(d)
+	}
+	d.mu.Unlock()
+	d.s.mu.Unlock()
+	if err != nil || was == n {
+		return nil, err
+	}
+	err = d.save(false)
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	if err == nil {
+		if replaced != nil {
+			d.s.removeLocked(replaced)
+		}
+		return replaced, nil
+	}
+	d.s.unnameLocked(d)
+	if replaced != nil {
+		d.s.nameLocked(replaced)
+	}
+	d.mu.Lock()
+	d.name, d.named = was, since
+	d.mu.Unlock()
+	d.s.nameLocked(d)
+	return nil, err
+}
+
+// syncNames makes the names in the draft's directory durable, if it is.
+func (d *Draft) syncNames() error {
+	d.mu.RLock()
+	durable := d.durable
+	d.mu.RUnlock()
+	if !durable {
+		return nil
+	}
+	return device.SyncDir(d.dir)
+}

@@ -1,0 +1,432 @@
+package draft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"github.com/hearthfs/hearth"
+)
+
+// rounds is how often Publish looks for a moment of a draft that is written faster than it is sent.
+const rounds = 8
+
+// Publish makes an object of the draft, as it is at one moment after the call. If nothing was written since the last one
+// it returns that, without a request. Of several calls one does the work; the others get its outcome, unless something
+// was written before them that it has not seen. After an error the draft is as before, and may be published again:
+// hearth.ErrConflict says that its name has another object; ErrUnanswered that nobody knows whether it was published, and
+// the next call asks first. syscall.EBUSY says that it is written faster than it is sent.
+func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
+	d.mu.RLock()
+	want, ran := d.gen, d.runs
+	d.mu.RUnlock()
+	if err := d.lock(ctx); err != nil {
+		return hearth.Object{}, err
+	}
+	defer d.unlock()
+	d.mu.RLock()
+	done, base := d.clean >= want, d.base
+	failed := d.failed
+	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
+		failed = nil // not of a call that this one waited for, or of its caller's own end
+	}
+	d.mu.RUnlock()
+	switch {
+	case done:
+		return *base, nil
+	case failed != nil:
+		return hearth.Object{}, failed
+	}
+	ctx, end, err := d.works(ctx)
+	if err != nil {
+		return hearth.Object{}, fmt.Errorf("publish: %w", err)
+	}
+	defer end()
+	d.mu.Lock()
+	tried := d.gen
+	d.mu.Unlock()
+	o, err := d.publish(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, hearth.ErrUnanswered) {
+			err = cause
+		}
+		err = d.fail(fmt.Errorf("publish %s: %w", d.Info().Key, err))
+	}
+	d.mu.Lock()
+	d.runs++
+	d.failed, d.tried = err, tried
+	d.wakeAt = d.next + firstWake
+	d.run = d.next
+	d.mu.Unlock()
+	return o, err
+}
+
+// works is for who has busy: its context ends with Remove and Close, and the file is open until end.
+func (d *Draft) works(ctx context.Context) (_ context.Context, end func(), err error) {
+	if !d.s.begin() {
+		return nil, nil, ErrClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.s.ctx, func() { cancel(ErrClosed) })
+	d.mu.Lock()
+	switch {
+	case d.removed:
+		err = ErrRemoved
+	case d.nameless:
+		err = errors.New(d.why)
+	default:
+		err = d.pinLocked()
+	}
+	if err == nil {
+		d.cancel = cancel
+	}
+	d.mu.Unlock()
+	end = func() {
+		d.mu.Lock()
+		d.cancel = nil
+		d.mu.Unlock()
+		stop()
+		cancel(nil)
+		d.unpin()
+		d.s.work.Done()
+	}
+	if err != nil {
+		stop()
+		cancel(nil)
+		d.s.work.Done()
+		return nil, nil, err
+	}
+	return ctx, end, nil
+}
+
+func (d *Draft) uploader() (hearth.Uploader, error) {
+	if d.s.o.Uploader == nil {
+		return nil, errors.New("no origin is given to drafts")
+	}
+	return d.s.o.Uploader(d.Info().Link)
+}
+
+// fail notes why publishing failed. What the origin refused is failed, all else may be tried again.
+func (d *Draft) fail(err error) error {
+	d.mu.Lock()
+	state := Waiting
+	for _, refusal := range []error{hearth.ErrConflict, fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, refusal) && !errors.Is(err, hearth.ErrUnanswered) {
+			state = Failed
+		}
+	}
+	removed := d.removed
+	d.setLocked(state, err.Error())
+	d.mu.Unlock()
+	if !removed {
+		if saved := d.save(false); saved != nil {
+			d.s.log("%v", saved)
+		}
+	}
+	return err
+}
+
+func (d *Draft) setLocked(state State, why string) {
+	if d.state != state {
+		d.since = d.s.o.Now()
+	}
+	d.state, d.why = state, why
+}
+
+func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
+	up, err := d.uploader()
+	if err != nil {
+		return hearth.Object{}, err
+	}
+	if d.pending != nil {
+		if err := d.settle(ctx); err != nil {
+			return hearth.Object{}, err
+		}
+	}
+	if d.recovered {
+		d.compare()
+	}
+	if d.isPublished() {
+		return *d.base, nil
+	}
+	for range rounds {
+		d.mu.RLock()
+		size, u := d.size, d.up
+		d.mu.RUnlock()
+		var again bool
+		if u == nil && size <= up.PartSize(size) || u != nil && size <= u.partSize {
+			again, err = d.put(ctx, up, size)
+		} else {
+			again, err = d.multipart(ctx, up, size)
+		}
+		switch {
+		case err != nil:
+			return hearth.Object{}, err
+		case !again:
+			return *d.base, nil
+		}
+	}
+	return hearth.Object{}, fmt.Errorf("it is written faster than it is sent: %w", syscall.EBUSY)
+}
+
+// compare tells, after a restart, whether the file has something that was not published.
+func (d *Draft) compare() {
+	d.recovered = false
+	if d.published == nil || d.isPublished() {
+		return
+	}
+	if gen, same := d.same(d.published); same {
+		d.mu.Lock()
+		d.clean = gen
+		d.mu.Unlock()
+		d.finish(Published)
+	}
+}
+
+// finish notes the state of a draft that has an object. Its record is in order before its files may go.
+func (d *Draft) finish(state State) {
+	d.mu.Lock()
+	d.setLocked(state, "")
+	gone := d.removed
+	d.mu.Unlock()
+	if gone {
+		return
+	}
+	if err := errors.Join(d.save(false), d.syncNames()); err != nil {
+		d.s.log("%v", err) // the object is there: after a restart it is found by its token, or its bytes are sent again
+	}
+}
+
+// put publishes a draft of at most size bytes by one request. again means that it has grown.
+func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again bool, err error) {
+	if d.up != nil {
+		if err := d.giveUp(ctx, up); err != nil {
+			return false, err
+		}
+	}
+	room := min(max(size, 1), d.s.o.Memory)
+	if err := d.s.memory.Acquire(ctx, room); err != nil {
+		return false, err
+	}
+	defer d.s.memory.Release(room)
+	d.mu.RLock()
+	if d.size > size {
+		d.mu.RUnlock()
+		return true, nil
+	}
+	t, err := d.takeLocked(0, 0, d.size)
+	d.mu.RUnlock()
+	if err != nil {
+		return false, err
+	}
+	n := int64(len(t.data))
+	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen}
+	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
+		d.sent.Add(n)
+		return up.Put(ctx, u, bytes.NewReader(t.data))
+	})
+	return false, err
+}
+
+// multipart publishes a draft by an upload in parts. again means that no moment was found, or that the upload is gone.
+func (d *Draft) multipart(ctx context.Context, up hearth.Uploader, size int64) (again bool, err error) {
+	u, err := d.begun(ctx, up, size)
+	if err != nil {
+		return false, err
+	}
+	parts, a, err := d.moment(ctx, up, u)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.lose(u)
+		return true, nil
+	case err != nil || parts == nil:
+		return err == nil, err
+	}
+	if u.tried != nil && !bytes.Equal(u.tried, a.Sum) {
+		// Somewhere a Complete of other parts may be under way, with the same token. Were it done now, it would be
+		// taken for this one.
+		return true, d.giveUp(ctx, up)
+	}
+	err = d.attempt(ctx, up, a, func(spec *hearth.Upload) (hearth.Object, error) { return up.Complete(ctx, spec, u.ID, parts) })
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, hearth.ErrUnanswered):
+		d.lose(u)
+		return true, nil
+	case errors.Is(err, hearth.ErrConflict) && !errors.Is(err, hearth.ErrUnanswered):
+		return false, errors.Join(err, d.giveUp(ctx, up))
+	}
+	d.mu.Lock()
+	u.known = false // what the origin has may be something else than was thought
+	if errors.Is(err, hearth.ErrUnanswered) {
+		u.tried = a.Sum
+	}
+	d.mu.Unlock()
+	return false, err
+}
+
+// lose forgets an upload that the origin does not know.
+func (d *Draft) lose(u *upload) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.up == u {
+		d.up = nil
+	}
+}
+
+// attempt does a request that makes the object, and finds out whether it did.
+func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do func(*hearth.Upload) (hearth.Object, error)) error {
+	d.mu.Lock()
+	d.pending = a
+	d.setLocked(Publishing, "")
+	d.mu.Unlock()
+	if err := d.save(false); err != nil {
+		d.mu.Lock()
+		d.pending = nil
+		d.mu.Unlock()
+		return err
+	}
+	spec := d.spec(a.Token, a.Size)
+	for try := 1; ; try++ {
+		o, err := do(spec)
+		if err == nil {
+			d.done(a, o)
+			return nil
+		}
+		unanswered := errors.Is(err, hearth.ErrUnanswered)
+		if unanswered || errors.Is(err, hearth.ErrConflict) || errors.Is(err, fs.ErrNotExist) {
+			// It may have been this attempt, sent before, that is in the way.
+			seen, asked := up.Written(ctx, spec)
+			switch {
+			case asked == nil:
+				d.done(a, seen)
+				return nil
+			case !errors.Is(asked, hearth.ErrConflict):
+				return fmt.Errorf("%w: %w, and whether it was done: %w", hearth.ErrUnanswered, err, asked)
+			case unanswered && try < tries:
+				continue // the same bytes and the same token: that it is done twice does no harm
+			}
+		}
+		if !unanswered { // else it may still be done, and is asked for again
+			d.mu.Lock()
+			d.pending = nil
+			d.mu.Unlock()
+		}
+		return err
+	}
+}
+
+// settle asks whether the attempt that had no answer was done. If nobody can tell, that is an error.
+func (d *Draft) settle(ctx context.Context) error {
+	up, err := d.uploader()
+	if err != nil {
+		return err
+	}
+	a := d.pending
+	o, err := up.Written(ctx, d.spec(a.Token, a.Size))
+	switch {
+	case err == nil:
+		d.done(a, o)
+		return nil
+	case !errors.Is(err, hearth.ErrConflict):
+		return fmt.Errorf("%w: ask whether it was done: %w", hearth.ErrUnanswered, err)
+	}
+	d.mu.Lock()
+	d.pending = nil
+	if d.up != nil && d.up.token == a.Token {
+		d.up.tried = a.Sum
+	}
+	d.mu.Unlock()
+	return nil
+}
+
+// done notes that an attempt made an object.
+func (d *Draft) done(a *attempt, o hearth.Object) {
+	gen := a.gen
+	if gen == 0 { // of before the restart
+		if at, same := d.same(a); same {
+			gen = at
+		}
+	}
+	d.mu.Lock()
+	o.Link = d.name.Link
+	if !d.removed {
+		d.pending = nil
+	} // else cleanUp deletes the object
+	d.base, d.published = &o, a
+	d.clean = max(d.clean, gen)
+	if d.up != nil && d.up.token == a.Token {
+		d.up = nil
+	}
+	state := Opened
+	if d.isCleanLocked() {
+		state = Published
+	}
+	gone := d.removed
+	d.mu.Unlock()
+	d.finish(state)
+	if d.s.o.Published != nil && !gone {
+		d.s.o.Published(d, o)
+	}
+}
+
+// cleanUp aborts what a draft has left at the origin. A removed one goes with that.
+func (d *Draft) cleanUp(ctx context.Context) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	d.mu.Lock()
+	gone := d.removed
+	left := d.pending != nil || d.up != nil || len(d.abort) > 0
+	if gone && d.up != nil {
+		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
+	}
+	d.mu.Unlock()
+	if left {
+		up, err := d.uploader()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.unwrite(ctx, up), d.aborts(ctx, up)); err != nil {
+			return errors.Join(err, d.save(false))
+		}
+	}
+	if !gone {
+		if left {
+			return d.save(false)
+		}
+		return nil
+	}
+	if err := d.erase(); err != nil {
+		return err
+	}
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	d.s.settleLocked(d)
+	return nil
+}
+
+// unwrite deletes the object of a removed draft whose attempt may have made it.
+func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
+	if !d.removed || d.pending == nil {
+		return nil
+	}
+	o, err := up.Written(ctx, d.spec(d.pending.Token, d.pending.Size))
+	if err == nil {
+		err = up.Delete(ctx, o.Key, o.ETag)
+	}
+	if err != nil && !errors.Is(err, hearth.ErrConflict) {
+		return fmt.Errorf("delete what a removed draft may have written: %w", err)
+	}
+	d.mu.Lock()
+	d.pending = nil
+	d.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,260 @@
+package draft
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/device"
+)
+
+// formatNow is the format of records. A record of a later one is not touched: Open fails.
+const formatNow = 1
+
+// A record is a line "hearth draft FORMAT HASH" with the XXH3 of the rest, and JSON. Names are bytes, as keys are.
+type record struct {
+	ID      uint64
+	Link    string
+	Key     []byte
+	Draft   string    // 128 random bits in hex: the beginning of all tokens, and the files' name
+	Seq     uint64    // of the last token
+	Durable bool      // a Sync has answered: from then on each record is fsynced before it replaces the last one
+	Named   time.Time // when it got its name: of two drafts of one name the later one has it
+	Size    int64     // when the record was written; after a restart the file's size counts
+	Attr    Attr
+	State   State
+	Why     string
+	Since   time.Time
+
+	Base *object // what the bucket has of this draft, or what it began with
+	// Extents are ranges [from, to) that were written over Base. Absent means that all bytes are in the data file. For
+	// drafts with a base that is not there whole, which this version neither makes nor reads.
+	Extents [][2]int64 `json:",omitempty"`
+
+	Published *attempt    `json:",omitempty"` // the bytes of Base
+	Pending   *attempt    `json:",omitempty"` // sent, and not known whether it was done
+	Beginning string      `json:",omitempty"` // the key of an upload that is being begun and whose id is not known yet
+	Upload    *uploadRec  `json:",omitempty"`
+	Abort     []uploadRef `json:",omitempty"` // uploads that were given up and are still to be aborted
+}
+
+// object is a hearth.Object without its names, which need not be UTF-8.
+type object struct {
+	ETag    string
+	Size    int64
+	ModTime time.Time
+	Exact   bool   `json:",omitempty"`
+	Class   string `json:",omitempty"`
+	Version [16]byte
+}
+
+func objectOf(o *hearth.Object) *object {
+	return &object{o.ETag, o.Size, o.ModTime, o.Exact, o.Class, o.Version}
+}
+
+func (o *object) named(n Name) hearth.Object {
+	return hearth.Object{Link: n.Link, Key: n.Key, ETag: o.ETag, Size: o.Size, ModTime: o.ModTime, Exact: o.Exact, Class: o.Class, Version: o.Version}
+}
+
+// attempt is one try to make an object: what it was to be made of.
+type attempt struct {
+	Token    string
+	Size     int64
+	PartSize int64 // that Sum is made with
+	Sum      []byte
+	gen      uint64 // of the bytes; 0 after a restart, when only Sum tells whether the file still has them
+}
+
+type uploadRef struct {
+	Key []byte
+	ID  string
+}
+
+type uploadRec struct {
+	uploadRef
+	Token    string
+	PartSize int64
+	Parts    []partRec
+}
+
+type partRec struct {
+	hearth.Part
+	Sum []byte
+	Gen uint64 // of the bytes, until the next restart; after it Sum tells
+}
+
+func (r *record) name() Name { return Name{r.Link, string(r.Key)} }
+
+func (r *record) encode() ([]byte, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "hearth draft %d %016x\n%s\n", formatNow, xxh3.Hash(body), body), nil
+}
+
+var errDamaged = errors.New("the record is damaged")
+
+// decode reads a record. A damaged one is returned as far as it can be read, with errDamaged.
+func decode(file string, text []byte) (*record, error) {
+	head, body, _ := bytes.Cut(text, []byte("\n"))
+	var format uint32
+	var hash string
+	_, err := fmt.Sscanf(string(head), "hearth draft %d %s", &format, &hash)
+	if err == nil && format > formatNow {
+		return nil, &newerError{file, format}
+	}
+	r := &record{}
+	body = bytes.TrimSuffix(body, []byte("\n"))
+	said := json.Unmarshal(body, r)
+	if err != nil || said != nil || hash != fmt.Sprintf("%016x", xxh3.Hash(body)) {
+		return r, errDamaged
+	}
+	return r, nil
+}
+
+// newerError says that a record was written by a newer version of Hearth.
+type newerError struct {
+	file   string
+	format uint32
+}
+
+// Error names the file and the cure.
+func (e *newerError) Error() string {
+	return fmt.Sprintf("draft %s has format %d, this version of hearth reads up to %d: run the newer hearth again until it is published",
+		e.file, e.format, formatNow)
+}
+
+func (d *Draft) path(ext string) string {
+	return filepath.Join(d.dir, d.random+ext)
+}
+
+// save writes the record. durable says that it is there after a power cut, when save returns.
+func (d *Draft) save(durable bool) error {
+	d.record.Lock()
+	defer d.record.Unlock()
+	d.mu.Lock()
+	d.durable = d.durable || durable
+	durable, d.changed = d.durable, false
+	r := d.recordLocked()
+	d.mu.Unlock()
+	text, err := r.encode()
+	if err == nil && durable {
+		err = device.WriteDurably(d.path(".json"), text)
+	} else if err == nil {
+		// Nothing is promised yet. It need not outlive a power cut, but it must be whole after a kill.
+		tmp := d.path(".json.tmp")
+		if err = os.WriteFile(tmp, text, 0o600); err == nil {
+			err = os.Rename(tmp, d.path(".json"))
+		}
+		if err != nil {
+			_ = os.Remove(tmp) // err says what is wrong; the next record begins with it
+		}
+	}
+	if err != nil {
+		d.mu.Lock()
+		d.changed = true
+		d.mu.Unlock()
+		return fmt.Errorf("write the record of draft %s: %w", r.Key, err)
+	}
+	return nil
+}
+
+func (d *Draft) recordLocked() *record {
+	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named,
+		Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
+		Beginning: d.beginning, Abort: d.abort}
+	if d.removed {
+		r.State = removed
+	}
+	if d.base != nil {
+		r.Base = objectOf(d.base)
+	}
+	if u := d.up; u != nil {
+		r.Upload = &uploadRec{uploadRef: u.uploadRef, Token: u.token, PartSize: u.partSize}
+		for _, p := range u.parts {
+			r.Upload.Parts = append(r.Upload.Parts, partRec{p.Part, p.sum, p.gen})
+		}
+	}
+	return r
+}
+
+// restore makes a draft of its record.
+func (s *Store) restore(dir string, r *record) *Draft {
+	d := s.draft(dir, r.ID, r.name())
+	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
+	d.state, d.why, d.since, d.published, d.pending, d.beginning, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Beginning, r.Abort
+	d.removed = r.State == removed
+	if d.state == Publishing {
+		d.state, d.why = Waiting, "the node ended while it was being published"
+	}
+	if r.Base != nil {
+		o := r.Base.named(d.name)
+		d.base = &o
+	}
+	if u := r.Upload; u != nil {
+		d.up = &upload{uploadRef: u.uploadRef, token: u.Token, partSize: u.PartSize, parts: map[int64]*sentPart{}}
+		for _, p := range u.Parts {
+			d.up.parts[int64(p.Number-1)] = &sentPart{Part: p.Part, sum: p.Sum}
+		}
+	}
+	d.recovered = true
+	return d
+}
+
+// erase removes the data, then the record: a record without data is explained by its state, data without a record is not.
+func (d *Draft) erase() error {
+	d.record.Lock()
+	defer d.record.Unlock()
+	for _, ext := range []string{".data", ".json"} {
+		if err := os.Remove(d.path(ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove draft: %w", err)
+		}
+	}
+	return nil
+}
+
+// aside is what could not be read, and is kept for a person to look at.
+type aside struct {
+	Info
+	bytes int64
+}
+
+// setAside renames a draft's files, so that nothing is written over them.
+func (s *Store) setAside(dir, base string, n Name, why string) {
+	var bytes, size int64
+	var since time.Time
+	to := filepath.Join(dir, base)
+	for i := 1; exists(to+".json.aside") || exists(to+".data.aside"); i++ {
+		to = filepath.Join(dir, base+"."+strconv.Itoa(i))
+	}
+	for _, ext := range []string{".json", ".data"} {
+		from := filepath.Join(dir, base+ext)
+		if fi, err := os.Stat(from); err == nil {
+			since, size, bytes = fi.ModTime(), fi.Size(), bytes+allocated(fi)
+			if err := os.Rename(from, to+ext+".aside"); err != nil {
+				why = fmt.Sprintf("%s; it cannot be set aside: %v", why, err)
+			}
+		}
+	}
+	s.noteAside(to, n, why, size, bytes, since)
+	s.log("draft %s %s: %s; it is set aside: look at %s.*.aside, and remove them when you need them no more", n.Link, n.Key, why, to)
+}
+
+func (s *Store) noteAside(to string, n Name, why string, size, bytes int64, since time.Time) {
+	s.asides = append(s.asides, aside{Info{Name: n, Size: size, State: Failed, Why: why, Since: since, File: to + ".data.aside"}, bytes})
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}

@@ -1,0 +1,493 @@
+package draft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth"
+)
+
+const (
+	// maxParts is how many parts an object has at most, in S3.
+	maxParts = 10_000
+	// firstWake is how many bytes a draft has before its parts' size is asked for: two of the smallest parts of S3.
+	firstWake = 10 << 20
+	// growth is how much larger than now a draft is expected to become, when an upload is begun ahead: it fixes the
+	// size of the parts. What outgrows it is begun anew, and so at most a third is sent twice.
+	growth = 4
+	// tries is how often a request without an answer is sent.
+	tries = 3
+)
+
+// upload is an upload in parts. It is read and changed as Draft says.
+type upload struct {
+	uploadRef
+	token    string
+	partSize int64
+	parts    map[int64]*sentPart // what the origin has, by number less 1
+	wrote    []uint64            // the generation of the last write since Begin, by part
+	outgrown bool                // more than maxParts were written
+	known    bool                // it was begun here, or the origin's parts were compared since the restart
+	tried    []byte              // the Sum of a Complete without an answer: no other may be sent
+	unsaved  int                 // parts that the record does not tell of
+}
+
+type sentPart struct {
+	hearth.Part
+	sum []byte
+	gen uint64
+}
+
+// mark notes that [from, to) was written.
+func (u *upload) mark(from, to int64, gen uint64) {
+	first, end := from/u.partSize, (to-1)/u.partSize+1
+	if end > maxParts {
+		u.outgrown, end = true, maxParts
+	}
+	for int64(len(u.wrote)) < end {
+		u.wrote = append(u.wrote, 0)
+	}
+	for i := first; i < end; i++ {
+		u.wrote[i] = gen
+	}
+}
+
+// fresh tells whether the origin's part has the bytes that the draft has now.
+func (u *upload) fresh(i, size int64) bool {
+	p := u.parts[i]
+	return p != nil && p.Size == min(u.partSize, size-i*u.partSize) && (i >= int64(len(u.wrote)) || p.gen >= u.wrote[i])
+}
+
+// staleLocked are the parts that are to be sent, and their bytes.
+func (d *Draft) staleLocked(u *upload) (stale []int64, bytes int64) {
+	for i := int64(0); i*u.partSize < d.size; i++ {
+		if !u.fresh(i, d.size) {
+			stale = append(stale, i)
+			bytes += min(u.partSize, d.size-i*u.partSize)
+		}
+	}
+	return stale, bytes
+}
+
+// taken are bytes of one moment, in memory.
+type taken struct {
+	index int64
+	data  []byte
+	sum   []byte
+	gen   uint64
+}
+
+func (d *Draft) takeLocked(index, off, n int64) (*taken, error) {
+	t := &taken{index: index, data: make([]byte, n), gen: d.gen}
+	if n > 0 {
+		if got, err := d.readLocked(t.data, off); int64(got) < n {
+			return nil, fmt.Errorf("read the draft's data: %w", err)
+		}
+	}
+	sum := xxh3.Hash128(t.data).Bytes()
+	t.sum = sum[:]
+	return t, nil
+}
+
+func combine(sums [][]byte) []byte {
+	sum := xxh3.Hash128(bytes.Join(sums, nil)).Bytes()
+	return sum[:]
+}
+
+// same tells whether the file still has the bytes of an attempt, and the generation at which it had.
+func (d *Draft) same(a *attempt) (gen uint64, same bool) {
+	d.mu.RLock()
+	gen = d.gen
+	same = d.size == a.Size
+	d.mu.RUnlock()
+	var sums [][]byte
+	for off := int64(0); same && (off < a.Size || off == 0); off += a.PartSize {
+		sum, at, err := d.sum(off, min(a.PartSize, a.Size-off))
+		same = err == nil && at == gen
+		sums = append(sums, sum)
+	}
+	return gen, same && bytes.Equal(combine(sums), a.Sum)
+}
+
+// sum is the hash of a range, and the generation that it had all the while.
+func (d *Draft) sum(off, n int64) (sum []byte, gen uint64, err error) {
+	d.mu.RLock()
+	gen = d.gen
+	d.mu.RUnlock()
+	h, buf := xxh3.New128(), make([]byte, min(n, 1<<20))
+	for n > 0 {
+		d.mu.RLock()
+		if d.gen != gen {
+			d.mu.RUnlock()
+			return nil, 0, errors.New("it was written meanwhile")
+		}
+		got, err := d.readLocked(buf[:min(n, int64(len(buf)))], off)
+		d.mu.RUnlock()
+		if got == 0 {
+			return nil, 0, fmt.Errorf("read the draft's data: %w", err)
+		}
+		_, _ = h.Write(buf[:got]) // it never fails
+		off, n = off+int64(got), n-int64(got)
+	}
+	all := h.Sum128().Bytes()
+	return all[:], gen, nil
+}
+
+func (d *Draft) spec(token string, size int64) *hearth.Upload {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	u := &hearth.Upload{Key: d.name.Key, Size: size, Draft: token}
+	switch {
+	case d.base != nil && d.base.Cacheable():
+		u.IfMatch = d.base.ETag
+	case d.base == nil:
+		u.IfNone = d.attr.Exclusive
+	}
+	return u
+}
+
+func (d *Draft) token() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seq++
+	return d.random + "-" + strconv.FormatUint(d.seq, 10)
+}
+
+// begun returns the upload that goes on, or begins one for a draft of that size.
+func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upload, error) {
+	d.mu.RLock()
+	u, key := d.up, d.name.Key
+	other := u != nil && (u.outgrown || (d.size-1)/u.partSize >= maxParts || string(u.Key) != key)
+	d.mu.RUnlock()
+	if u != nil && !other && !u.known {
+		if err := d.resume(ctx, up); err != nil {
+			return nil, err
+		}
+		u = d.up
+	}
+	if other {
+		if err := d.giveUp(ctx, up); err != nil {
+			return nil, err
+		}
+		u = nil
+	}
+	if u != nil {
+		return u, nil
+	}
+	u = &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
+	d.mu.Lock()
+	d.beginning = key
+	d.mu.Unlock()
+	if err := d.save(false); err != nil {
+		return nil, err
+	}
+	id, err := up.Begin(ctx, d.spec(u.token, size))
+	d.mu.Lock()
+	if u.ID = id; err == nil {
+		d.up = u
+	}
+	if !errors.Is(err, hearth.ErrUnanswered) {
+		d.beginning = ""
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("begin an upload: %w", err)
+	}
+	return u, d.save(false)
+}
+
+// resume compares what the origin has of an upload, and the file, with what the record says.
+func (d *Draft) resume(ctx context.Context, up hearth.Uploader) error {
+	u := d.up
+	list, err := up.Parts(ctx, d.spec(u.token, 0), u.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		d.mu.Lock()
+		d.up = nil
+		d.mu.Unlock()
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list the upload's parts: %w", err)
+	}
+	d.mu.RLock()
+	parts := make(map[int64]*sentPart, len(u.parts))
+	for i, p := range u.parts {
+		parts[i] = p
+	}
+	d.mu.RUnlock()
+	for i, p := range parts {
+		listed := slices.ContainsFunc(list, func(l hearth.Part) bool { return l.Number == p.Number && l.Size == p.Size && l.ETag == p.ETag })
+		gen := p.gen
+		if listed && gen == 0 { // of before the restart
+			var sum []byte
+			sum, gen, err = d.sum(i*u.partSize, p.Size)
+			listed = err == nil && bytes.Equal(sum, p.sum)
+		}
+		d.mu.Lock()
+		if p.gen = gen; !listed {
+			delete(u.parts, i)
+		}
+		d.mu.Unlock()
+	}
+	u.known = true
+	return nil
+}
+
+// giveUp begins to abort the upload. What fails is left to Clean.
+func (d *Draft) giveUp(ctx context.Context, up hearth.Uploader) error {
+	d.mu.Lock()
+	if d.up != nil {
+		d.abort = append(slices.Clone(d.abort), d.up.uploadRef)
+		d.up = nil
+	}
+	d.mu.Unlock()
+	if err := d.save(false); err != nil {
+		return err
+	}
+	if err := d.aborts(ctx, up); err != nil {
+		d.s.log("draft %s: %v: it is tried again", d.Info().Key, err)
+	}
+	return nil
+}
+
+func (d *Draft) aborts(ctx context.Context, up hearth.Uploader) error {
+	d.mu.RLock()
+	due := d.abort
+	d.mu.RUnlock()
+	var left []uploadRef
+	var failed []error
+	for _, a := range due {
+		if err := up.Abort(ctx, &hearth.Upload{Key: string(a.Key)}, a.ID); err != nil {
+			left, failed = append(left, a), append(failed, fmt.Errorf("abort an upload of %s: %w", a.Key, err))
+		}
+	}
+	d.mu.Lock()
+	d.abort = left
+	d.changed = true
+	d.mu.Unlock()
+	return errors.Join(failed...)
+}
+
+// send sends a part from memory.
+func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *taken) error {
+	if err := d.s.parts.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer d.s.parts.Release(1)
+	n := int64(len(t.data))
+	var p hearth.Part
+	var err error
+	for range tries {
+		d.sent.Add(n)
+		// That a part was sent twice does no harm.
+		p, err = up.PutPart(ctx, d.spec(u.token, 0), u.ID, int(t.index+1), bytes.NewReader(t.data), n)
+		if !errors.Is(err, hearth.ErrUnanswered) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("send part %d: %w", t.index+1, err)
+	}
+	d.mu.Lock()
+	u.parts[t.index] = &sentPart{Part: p, sum: t.sum, gen: t.gen}
+	u.unsaved++
+	// A record grows with its parts: with a sixteenth more it is due, so that writing it costs no more than they do.
+	due := u.unsaved > len(u.parts)/16
+	if due {
+		u.unsaved = 0
+	}
+	d.mu.Unlock()
+	if due {
+		return d.save(false)
+	}
+	return nil
+}
+
+// sendNow takes a part as it is now, and sends it.
+func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, index int64) error {
+	// Memory first, then a place among the parts, here as in moment: else each could wait for the other's.
+	room := min(u.partSize, d.s.o.Memory)
+	if err := d.s.memory.Acquire(ctx, room); err != nil {
+		return err
+	}
+	defer d.s.memory.Release(room)
+	d.mu.RLock()
+	n := min(u.partSize, d.size-index*u.partSize)
+	if n <= 0 {
+		d.mu.RUnlock()
+		return nil
+	}
+	t, err := d.takeLocked(index, index*u.partSize, n)
+	d.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	return d.send(ctx, up, u, t)
+}
+
+// moment sends what is missing of one moment, and returns its parts. nil parts mean that there was too much of it for one
+// look: it was sent, and the next look may find less.
+func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (parts []hearth.Part, a *attempt, err error) {
+	d.mu.RLock()
+	stale, n := d.staleLocked(u)
+	d.mu.RUnlock()
+	if n > d.s.o.Memory && len(stale) > 1 {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(d.s.o.Parallel)
+		for _, i := range stale {
+			g.Go(func() error { return d.sendNow(ctx, up, u, i) })
+		}
+		return nil, nil, g.Wait()
+	}
+	room := min(max(n, 1), d.s.o.Memory)
+	if err := d.s.memory.Acquire(ctx, room); err != nil {
+		return nil, nil, err
+	}
+	defer d.s.memory.Release(room)
+	missing, a, kept, err := d.look(u, n)
+	if err != nil || a == nil {
+		return nil, nil, err
+	}
+	g, sending := errgroup.WithContext(ctx)
+	g.SetLimit(d.s.o.Parallel)
+	for _, t := range missing {
+		g.Go(func() error { return d.send(sending, up, u, t) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	var sums [][]byte
+	for i := range (a.Size-1)/u.partSize + 1 {
+		p := kept[i]
+		if p == nil {
+			p = u.parts[i] // sent above
+		}
+		parts, sums = append(parts, p.Part), append(sums, p.sum)
+	}
+	a.Sum = combine(sums)
+	return parts, a, nil
+}
+
+// look takes, at one moment, all parts that are missing, if they have at most n bytes. kept are the others. Writers are
+// kept out as long as that takes.
+func (d *Draft) look(u *upload, n int64) (missing []*taken, a *attempt, kept map[int64]*sentPart, err error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	stale, now := d.staleLocked(u)
+	if now > n || d.size <= u.partSize || (d.size-1)/u.partSize >= maxParts {
+		return nil, nil, nil, nil
+	}
+	for _, i := range stale {
+		t, err := d.takeLocked(i, i*u.partSize, min(u.partSize, d.size-i*u.partSize))
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		missing = append(missing, t)
+	}
+	kept = map[int64]*sentPart{}
+	for i, p := range u.parts {
+		if !slices.Contains(stale, i) {
+			kept[i] = p
+		}
+	}
+	return missing, &attempt{Token: u.token, Size: d.size, PartSize: u.partSize, gen: d.gen}, kept, nil
+}
+
+// ahead begins to send a draft's parts, if nothing else is done with it.
+func (s *Store) ahead(d *Draft) {
+	if s.o.Uploader == nil || s.o.Ahead != nil && !s.o.Ahead(d.Info().Name) || !s.begin() {
+		return
+	}
+	go func() {
+		defer s.work.Done()
+		select {
+		case d.busy <- struct{}{}:
+		default:
+			d.mu.Lock()
+			d.wakeAt = d.next + firstWake
+			d.mu.Unlock()
+			return
+		}
+		defer d.unlock()
+		ctx, end, err := d.works(s.ctx)
+		if err != nil {
+			return
+		}
+		defer end()
+		if err := d.sendAhead(ctx); err != nil && ctx.Err() == nil {
+			// Publish sends what is missing, and has an error that somebody hears.
+			s.log("send parts of %s ahead: %v", d.Info().Key, err)
+		}
+	}()
+}
+
+// sendAhead sends each part that the writer is beyond by a part, once, until it has caught up.
+func (d *Draft) sendAhead(ctx context.Context) error {
+	up, err := d.uploader()
+	if err != nil {
+		return err
+	}
+	d.mu.RLock()
+	size, recovered := d.size, d.recovered
+	d.mu.RUnlock()
+	if recovered { // what it was before the restart is Publish's
+		return nil
+	}
+	partSize := up.PartSize(growth * size)
+	running, next, done := 0, int64(0), make(chan error)
+	var u *upload
+	for {
+		d.mu.Lock()
+		if d.up != nil {
+			partSize = d.up.partSize
+		}
+		quiet := d.next/partSize - 1 // parts below are full, and the writer is beyond them
+		if d.next-d.run < partSize {
+			quiet = 0 // it jumps
+		}
+		for d.up != nil && next < quiet && d.up.parts[next] != nil {
+			next++
+		}
+		caught := next >= quiet || err != nil || d.wanted.Load() > 0 || d.up != nil && d.up.outgrown && u != nil
+		if caught && running == 0 {
+			d.wakeAt = math.MaxInt64 // until the next publish, if it failed
+			if err == nil {
+				d.wakeAt = (max(next, quiet) + 2) * partSize
+				if d.wakeAt <= d.next {
+					d.wakeAt = d.next + partSize
+				}
+			}
+			d.mu.Unlock()
+			return err
+		}
+		d.mu.Unlock()
+		if caught || running == d.s.o.Parallel {
+			if failed := <-done; err == nil {
+				err = failed
+			}
+			running--
+			continue
+		}
+		if u == nil {
+			if u, err = d.begun(ctx, up, growth*size); err != nil {
+				continue
+			}
+			if u.partSize != partSize {
+				continue
+			}
+		}
+		index := next
+		next++
+		running++
+		go func() { done <- d.sendNow(ctx, up, u, index) }()
+	}
+}
