@@ -29,7 +29,8 @@ type WriteAbilities struct {
 const probeETag = `"hearth-probe"`
 
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
-// prefix, ".hearth-probe-" and a random name, that is removed again. Amazon is known to heed all.
+// prefix, ".hearth-probe-" and a random name, that is removed again. Amazon is known to heed all. Where
+// that object is denied, no condition is relied on.
 func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	s.out.probe.Lock()
 	defer s.out.probe.Unlock()
@@ -38,7 +39,8 @@ func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 		found := WriteAbilities{IfNone: true, IfMatch: true, IfMatchDelete: true}
 		if !isAWS(s.place.Load().url()) {
 			var err error
-			if found, err = s.probeWrites(ctx); err != nil {
+			found, err = s.probeWrites(ctx)
+			if err != nil && !errors.Is(err, fs.ErrPermission) { // it may be allowed elsewhere: as far as it was found
 				return found, err
 			}
 		}

@@ -226,7 +226,8 @@ func classify(err error) class {
 		case e.Status == 429 || e.Code == "SlowDown" || e.Code == "ServiceUnavailable" || e.Status == 503:
 			return throttled
 		case e.Status == 500 || e.Status == 502 || e.Status == 504 || e.Code == "RequestTimeout" || e.Status == 408,
-			e.Code == "OperationAborted", e.Code == "ConditionalRequestConflict": // of writes at the same time: "try again"
+			e.Code == "OperationAborted", e.Code == "ConditionalRequestConflict", // of writes at the same time: "try again"
+			e.Code == "BadDigest", e.Code == "XAmzContentChecksumMismatch": // the body was harmed on its way, or written meanwhile
 			return transient
 		}
 		return final

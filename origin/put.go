@@ -12,11 +12,17 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/origin/sign"
 )
 
 var _ hearth.Uploader = (*S3)(nil)
 
-const draftHeader = "X-Amz-Meta-Hearth-Draft"
+const (
+	draftHeader = "X-Amz-Meta-Hearth-Draft"
+	// For minio-go, which refuses some names and changes bytes that are not UTF-8. The courier puts in the
+	// real ones.
+	anyBucket, anyKey = "bucket", "key"
+)
 
 // begins are the headers of a request that begins an object.
 func (s *S3) begins(u *hearth.Upload) http.Header {
@@ -46,7 +52,7 @@ func (s *S3) put(ctx context.Context, w *write, u *hearth.Upload, body io.Reader
 			return err
 		}
 		s.out.counts.puts.Add(1)
-		info, err := s.out.core.PutObject(ctx, s.bucket, u.Key, a.pack(body, u.Size), u.Size, "", "", minio.PutObjectOptions{DisableContentSha256: true})
+		info, err := s.out.core.PutObject(ctx, anyBucket, anyKey, a.pack(body, u.Size), u.Size, "", "", minio.PutObjectOptions{DisableContentSha256: true})
 		if err != nil {
 			return err
 		}
@@ -91,7 +97,7 @@ func (s *S3) Begin(ctx context.Context, u *hearth.Upload) (id string, err error)
 		case minio.ChecksumCRC32C:
 			w.header.Set("X-Amz-Checksum-Algorithm", "CRC32C")
 		}
-		id, err = s.out.core.NewMultipartUpload(ctx, s.bucket, u.Key, minio.PutObjectOptions{})
+		id, err = s.out.core.NewMultipartUpload(ctx, anyBucket, anyKey, minio.PutObjectOptions{})
 		if err == nil && id == "" {
 			err = errors.New("no UploadId")
 		}
@@ -110,7 +116,7 @@ func (s *S3) PutPart(ctx context.Context, u *hearth.Upload, id string, number in
 			return err
 		}
 		s.out.counts.parts.Add(1)
-		got, err := s.out.core.PutObjectPart(ctx, s.bucket, u.Key, id, number, a.pack(body, size), size, minio.PutObjectPartOptions{DisableContentSha256: true})
+		got, err := s.out.core.PutObjectPart(ctx, anyBucket, anyKey, id, number, a.pack(body, size), size, minio.PutObjectPartOptions{DisableContentSha256: true})
 		if err == nil && got.ETag == "" {
 			err = errors.New("a part without an ETag")
 		}
@@ -125,10 +131,11 @@ func (s *S3) PutPart(ctx context.Context, u *hearth.Upload, id string, number in
 // CopyPart is hearth.Uploader's.
 func (s *S3) CopyPart(ctx context.Context, u *hearth.Upload, id string, number int, from *hearth.Object, off, n int64) (hearth.Part, error) {
 	part := hearth.Part{Number: number, Size: n}
-	w := &write{op: "copy", key: u.Key, header: http.Header{"X-Amz-Copy-Source-If-Match": {`"` + from.ETag + `"`}}, again: true}
+	w := &write{op: "copy", key: u.Key, again: true, header: http.Header{"X-Amz-Copy-Source-If-Match": {`"` + from.ETag + `"`},
+		"X-Amz-Copy-Source": {sign.Encode(s.bucket+"/"+from.Key, true)}}}
 	err := s.do(ctx, w, func(ctx context.Context, a *attempt) error {
 		s.out.counts.copies.Add(1)
-		got, err := s.out.core.CopyObjectPart(ctx, s.bucket, from.Key, s.bucket, u.Key, id, number, off, n, nil)
+		got, err := s.out.core.CopyObjectPart(ctx, anyBucket, anyKey, anyBucket, anyKey, id, number, off, n, nil)
 		if err == nil && got.ETag == "" {
 			err = errors.New("a part without an ETag")
 		}
@@ -146,7 +153,7 @@ func (s *S3) Parts(ctx context.Context, u *hearth.Upload, id string) (parts []he
 		var page minio.ListObjectPartsResult
 		w := &write{op: "parts", key: u.Key, again: true}
 		err := s.do(ctx, w, func(ctx context.Context, a *attempt) (err error) {
-			page, err = s.out.core.ListObjectParts(ctx, s.bucket, u.Key, id, after, 1000)
+			page, err = s.out.core.ListObjectParts(ctx, anyBucket, anyKey, id, after, 1000)
 			return err
 		})
 		if err != nil {
@@ -191,13 +198,13 @@ func (s *S3) Complete(ctx context.Context, u *hearth.Upload, id string, parts []
 	}
 	w.again = true
 	err = s.do(ctx, w, func(ctx context.Context, a *attempt) error {
-		info, err := s.out.core.CompleteMultipartUpload(ctx, s.bucket, u.Key, id, list, minio.PutObjectOptions{})
+		info, err := s.out.core.CompleteMultipartUpload(ctx, anyBucket, anyKey, id, list, minio.PutObjectOptions{})
 		if err == nil {
 			o = s.made(u, info.ETag, a.header)
 		}
 		return err
 	})
-	if o, err = s.whole(ctx, w, o, err); err != nil {
+	if o, err = s.whole(ctx, w, o, err); err != nil || w.found != nil {
 		return o, err
 	}
 	return s.confirmed(ctx, u, o), nil
@@ -217,7 +224,7 @@ func (s *S3) confirmed(ctx context.Context, u *hearth.Upload, o hearth.Object) h
 func (s *S3) Abort(ctx context.Context, u *hearth.Upload, id string) error {
 	w := &write{op: "abort", key: u.Key, again: true}
 	err := s.do(ctx, w, func(ctx context.Context, a *attempt) error {
-		return a.done(s.out.core.AbortMultipartUpload(ctx, s.bucket, u.Key, id))
+		return a.done(s.out.core.AbortMultipartUpload(ctx, anyBucket, anyKey, id))
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -262,6 +269,6 @@ func (s *S3) Delete(ctx context.Context, key, etag string) error {
 
 func (s *S3) remove(ctx context.Context, w *write) error {
 	return s.do(ctx, w, func(ctx context.Context, a *attempt) error {
-		return a.done(s.out.core.RemoveObject(ctx, s.bucket, w.key, minio.RemoveObjectOptions{}))
+		return a.done(s.out.core.RemoveObject(ctx, anyBucket, anyKey, minio.RemoveObjectOptions{}))
 	})
 }
