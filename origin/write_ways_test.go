@@ -2,6 +2,7 @@ package origin
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -286,6 +287,24 @@ func TestAWriteWaitsAsItIsTold(t *testing.T) {
 		_, err := s.Put(t.Context(), &hearth.Upload{Key: "k", Size: 1}, strings.NewReader("x"))
 		if took := time.Since(began); err != nil || took < 7*time.Second || took > 8*time.Second || s.Stats().Throttled != 1 {
 			t.Errorf("%v, %v, %+v", took, err, s.Stats())
+		}
+	})
+}
+
+func TestAWriteThatIsCancelled(t *testing.T) {
+	// Once the origin has the whole body nobody knows whether it is done; before that it is not.
+	synctest.Test(t, func(t *testing.T) {
+		s := piped(t, Config{Write: Write{Bandwidth: 1 << 20}}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		})
+		for within, unanswered := range map[time.Duration]bool{time.Second: false, 10 * time.Second: true} {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			_, err := s.Put(ctx, &hearth.Upload{Key: "k", Size: 4 << 20, Draft: "d"}, bytes.NewReader(make([]byte, 4<<20)))
+			if cancel(); errors.Is(err, hearth.ErrUnanswered) != unanswered || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("within %v: %v", within, err)
+			}
+			<-time.After(time.Minute) // virtual: the burst is full again
 		}
 	})
 }
