@@ -18,6 +18,9 @@ type Upload struct {
 	// Draft names the file that is uploaded, in the object's metadata (x-amz-meta-hearth-draft): so that after a lost answer a
 	// HEAD tells whether it was written. "" means that none is named.
 	Draft string
+	// Copies says that some parts are to be made by CopyPart: then all parts are verified by MD5 where an
+	// origin cannot mix copies with parts that have another checksum (MinIO).
+	Copies bool
 }
 
 // Part is a part of an object that is written in parts.
@@ -30,22 +33,25 @@ type Part struct {
 
 // Uploader writes whole objects at an origin. Each object is verified by a checksum that the origin compares. An error is
 // ErrConflict when a condition of the Upload failed, ErrUnanswered when nobody knows whether the origin has done it, and
-// fs.ErrPermission, syscall.ENOSPC or syscall.EDQUOT where the origin says so. After any other error nothing was written.
+// fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT or syscall.EFBIG where the origin says so. After any error but
+// ErrUnanswered nothing was written. Put and Complete have asked Written before they say ErrUnanswered.
 type Uploader interface {
-	// Put writes an object of u.Size bytes. It may read body more than once.
+	// Put writes an object of u.Size bytes. It reads body twice or more, and never after it has returned. The Object's ModTime
+	// is about that of the origin.
 	Put(ctx context.Context, u *Upload, body io.ReaderAt) (Object, error)
 	// PartSize is the size of all parts but the last of an object of that many bytes: at least the configured one, and as
 	// large as 10,000 parts need. An object of at most one part is better written by Put.
 	PartSize(size int64) int64
 	// Begin begins an object in parts, and returns the upload's id.
 	Begin(ctx context.Context, u *Upload) (id string, err error)
-	// PutPart writes a part of size bytes. A part of the same number is replaced.
+	// PutPart writes a part of size bytes. A part of the same number is replaced. The error is fs.ErrNotExist where there is no
+	// such upload, as of CopyPart and Complete.
 	PutPart(ctx context.Context, u *Upload, id string, number int, body io.ReaderAt, size int64) (Part, error)
 	// CopyPart makes a part of a range of an object of the same bucket, if it still has that version (else ErrStale).
 	CopyPart(ctx context.Context, u *Upload, id string, number int, from *Object, off, n int64) (Part, error)
 	// Parts lists what an upload has. The error is fs.ErrNotExist where there is no such upload.
 	Parts(ctx context.Context, u *Upload, id string) ([]Part, error)
-	// Complete makes the object of parts, whose numbers ascend.
+	// Complete makes the object of parts, whose numbers ascend and whose sizes are u.Size together.
 	Complete(ctx context.Context, u *Upload, id string, parts []Part) (Object, error)
 	// Abort removes an upload and its parts. That it is gone already is no error.
 	Abort(ctx context.Context, u *Upload, id string) error

@@ -28,7 +28,8 @@ var (
 
 // Error says that an origin could not be asked, or would not answer.
 type Error struct {
-	// Op is get, head, list, pass or probe. Where is the bucket and key, or the prefix.
+	// Op is get, head, list, pass or probe; of a write it is put, begin, part, copy, parts, complete, abort
+	// or delete. Where is the bucket and key, or the prefix.
 	Op, Where string
 	// Status and Code are the answer's, where there was one; Message is its text.
 	Status        int
@@ -113,6 +114,12 @@ func sentinel(status int, code string) error {
 		return errors.New("no such bucket")
 	case code == "XAdminUserNotFound": // versitygw answers 404 for an access key that it does not know
 		return fs.ErrPermission
+	case strings.Contains(code, "QuotaExceeded"): // MinIO's is XMinioAdminBucketQuotaExceeded
+		return syscall.EDQUOT
+	case code == "EntityTooLarge":
+		return syscall.EFBIG
+	case status == http.StatusInsufficientStorage || code == "XMinioStorageFull":
+		return syscall.ENOSPC
 	case code == "XMinioInvalidObjectName" || code == "XMinioInvalidResourceName":
 		return fs.ErrInvalid
 	case status == http.StatusNotFound:
@@ -218,7 +225,9 @@ func classify(err error) class {
 		switch {
 		case e.Status == 429 || e.Code == "SlowDown" || e.Code == "ServiceUnavailable" || e.Status == 503:
 			return throttled
-		case e.Status == 500 || e.Status == 502 || e.Status == 504 || e.Code == "RequestTimeout" || e.Status == 408:
+		case e.Status == 500 || e.Status == 502 || e.Status == 504 || e.Code == "RequestTimeout" || e.Status == 408,
+			e.Code == "OperationAborted", e.Code == "ConditionalRequestConflict", // of writes at the same time: "try again"
+			e.Code == "BadDigest", e.Code == "XAmzContentChecksumMismatch": // the body was harmed on its way, or written meanwhile
 			return transient
 		}
 		return final

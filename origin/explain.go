@@ -71,8 +71,14 @@ func (e *Error) explain() (problem, cure string) {
 	switch {
 	case strings.Contains(e.Message, "HTTP request to an HTTPS server"), strings.Contains(e.Message, "plain HTTP request was sent to HTTPS port"):
 		return e.Endpoint + " speaks HTTPS", "write the endpoint as " + strings.Replace(e.Endpoint, "http://", "https://", 1)
-	case e.Status == 403 || e.Status == 401:
+	case e.Status == 403 && !errors.Is(e.Err, syscall.EDQUOT), e.Status == 401:
 		return e.explainDenial(bucket)
+	case errors.Is(e.Err, syscall.EDQUOT):
+		return "the quota is used up (" + e.said() + ")", "raise the quota at the origin, or delete what is not needed"
+	case errors.Is(e.Err, syscall.ENOSPC):
+		return "the origin's disks are full (" + e.said() + ")", "add disks there, or delete what is not needed"
+	case errors.Is(e.Err, syscall.EFBIG):
+		return "that is more than the origin takes in one object or part (" + e.said() + ")", "set write.part_size to what it takes, or write smaller files"
 	case errors.Is(e.Err, errHeads), errors.Is(e.Err, errContradiction):
 		return oneLine(e.Err.Error()), cureRewritten
 	case errors.Is(e.Err, errLied) && e.Op == "head":
@@ -90,6 +96,9 @@ func (e *Error) explainDenial(bucket string) (problem, cure string) {
 	problem, cure = "reading is denied", "grant s3:GetObject on arn:aws:s3:::"+bucket+"/* to these credentials"
 	if e.Op == "list" {
 		problem, cure = "listing is denied", "grant s3:ListBucket on arn:aws:s3:::"+bucket+" to these credentials"
+	}
+	if e.writes() {
+		problem, cure = "writing is denied", "grant s3:PutObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and s3:DeleteObject on arn:aws:s3:::"+bucket+"/* to these credentials"
 	}
 	said := strings.TrimSuffix(e.Message, ".")
 	switch strings.ToLower(said) {
@@ -125,6 +134,20 @@ func (e *Error) explainDenial(bucket string) (problem, cure string) {
 		cure += "; if the bucket has its readers pay, set requester_pays: true"
 	}
 	return problem, cure
+}
+
+// writes reports whether a write was asked for.
+func (e *Error) writes() bool {
+	switch e.Op {
+	case "put", "begin", "part", "copy", "parts", "complete", "abort", "delete":
+		return true
+	}
+	return false
+}
+
+// said is what the origin answered, in short.
+func (e *Error) said() string {
+	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(strconv.Itoa(e.Status)+" "+e.Code)+": "+e.Message, "."), ": ")
 }
 
 const cureRewritten = "use an endpoint without a proxy that rewrites answers; at Google give what is stored compressed Cache-Control: no-transform"

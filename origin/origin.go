@@ -1,5 +1,5 @@
 // Package origin reads the object stores that hold the truth: S3, and a local directory for tests and
-// small sites.
+// small sites. It writes to S3, whole objects at a time (hearth.Uploader).
 //
 // An Origin answers three questions: what is this key (Head), which keys are there (List), what are
 // these bytes (Read). Probe tells at the start whether it can. Objects come out complete, with their
@@ -19,6 +19,11 @@
 // 100 allocations; package sign costs 2 us, and is tested to give the same signature. minio-go's object
 // layer is not used either: over one connection pool it costs a GET of 100 KiB a third more CPU than a
 // request of our own, hides the answer's Content-Range and refuses keys that S3 allows.
+//
+// Writes go through minio-go's Core, over the same connections, signed and addressed like reads, within the
+// same budget (do). A write that the origin may have acted on is sent again only where that does no harm:
+// a part, the joining of parts, or what has a condition that the origin heeds. Else a HEAD tells by the
+// draft in the object's metadata whether it was done, or the error is hearth.ErrUnanswered.
 //
 // A client's request that is not a read of Hearth's own is forwarded as the client made it
 // (S3.Forward): signed anew, streamed, and never sent twice if the origin may have acted on it.
@@ -89,6 +94,11 @@ type Stats struct {
 	Passes int64
 	// Bytes counts bytes of bodies that were read, NameBytes those of listings among them.
 	Bytes, NameBytes int64
+	// Puts, Parts and Copies are writes: of whole objects, of parts, and of parts made of another object.
+	// Written counts bytes that were read of what is written, to be sent: those that were sent again, too.
+	Puts, Parts, Copies, Written int64
+	// Writing are writes in flight.
+	Writing int64
 	// Errors are attempts that failed, and Retries those that were tried again. Throttled are those
 	// answered SlowDown or 429, and Resumed are bodies that were continued at an offset.
 	Errors, Retries, Throttled, Resumed int64
@@ -142,6 +152,8 @@ type Config struct {
 	Timeout time.Duration
 	// Retry is the retry budget of each request.
 	Retry Retry
+	// Write says how the bucket is written. A directory is not.
+	Write Write
 }
 
 // FromEnvironment fills empty fields from the AWS variables, then from the shared config's profile, as

@@ -100,7 +100,8 @@ func queryKey(c *call) string {
 // so is that its object is archived. An attempt that nobody waited for any more is no failure of the origin:
 // a HEAD, a LIST beside it has answered.
 func (s *S3) failed(op, key string, err error) {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hearth.ErrStale) || errors.Is(err, hearth.ErrArchived) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, hearth.ErrConflict) || errors.Is(err, errUnread) {
 		return
 	}
 	s.counts.errors.Add(1)

@@ -39,6 +39,7 @@ type S3 struct {
 	passes               passes        // semaphores of forwarded requests
 	limit                *rate.Limiter // nil: no limit
 	shown                manner
+	out                  *writer
 	counts               counters
 }
 
@@ -107,7 +108,10 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 		c.Connections = DefaultConnections
 	}
 	s.slots(c.Connections)
-	if s.transport, err = newTransport(c.Connections, c.CAFile, PassPatience); err != nil {
+	if s.out, err = newWriter(c.Write, c.Connections); err != nil {
+		return nil, err
+	}
+	if s.transport, err = newTransport(c.Connections+s.out.Connections, c.CAFile, PassPatience); err != nil {
 		return nil, err
 	}
 	s.keys = identity.New(identity.Options{Region: c.Region, Roots: s.transport.TLSClientConfig.RootCAs}, func(err error) {
@@ -243,33 +247,39 @@ func (s *S3) Reread(ctx context.Context) error {
 
 // Stats returns the figures since the start.
 func (s *S3) Stats() Stats {
-	c := &s.counts
-	return Stats{Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Passes: c.passes.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
+	c, w := &s.counts, &s.out.counts
+	return Stats{Puts: w.puts.Load(), Parts: w.parts.Load(), Copies: w.copies.Load(), Written: w.bytes.Load(), Writing: int64(len(s.out.slots)),
+		Gets: c.gets.Load(), Heads: c.heads.Load(), Lists: c.lists.Load(), Passes: c.passes.Load(), Bytes: c.bytes.Load(), NameBytes: c.names.Load(), Errors: c.errors.Load(),
 		Retries: c.retries.Load(), Throttled: c.throttled.Load(), Resumed: c.resumed.Load(), InFlight: int64(len(s.data)), FirstByte: c.firstByte.Stats(time.Now()), Last: c.last.Load()}
 }
 
 // Head asks what a key names now.
 func (s *S3) Head(ctx context.Context, key string) (hearth.Object, error) {
+	o, _, err := s.head(ctx, key)
+	return o, err
+}
+
+func (s *S3) head(ctx context.Context, key string) (hearth.Object, http.Header, error) {
 	release, err := acquire(ctx, s.meta)
 	if err != nil {
-		return hearth.Object{}, err
+		return hearth.Object{}, nil, err
 	}
 	defer release()
 	a, err := s.ask(ctx, &call{op: "head", method: http.MethodHead, key: key}, &budget{Retry: s.retry})
 	if err != nil {
-		return hearth.Object{}, err
+		return hearth.Object{}, nil, err
 	}
 	defer a.close()
 	h := a.resp.Header
 	if a.resp.ContentLength < 0 {
-		return hearth.Object{}, s.wrap("head", key, fmt.Errorf("%w: no Content-Length", errLied))
+		return hearth.Object{}, nil, s.wrap("head", key, fmt.Errorf("%w: no Content-Length", errLied))
 	}
 	modified, _ := http.ParseTime(h.Get("Last-Modified")) // a zero time is none
 	o := s.object(key, bareETag(h.Get("ETag")), a.resp.ContentLength, modified)
 	if class := h.Get("X-Amz-Storage-Class"); class != "STANDARD" {
 		o.Class = class
 	}
-	return o, nil
+	return o, h, nil
 }
 
 // object makes a complete Object.

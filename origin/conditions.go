@@ -1,0 +1,148 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+
+	"github.com/hearthfs/hearth"
+)
+
+// WriteAbilities are what an origin was found to do for writes. A condition that it ignores or refuses is
+// replaced by a HEAD before the write: a change between the two is then not seen.
+type WriteAbilities struct {
+	// IfNone: a PUT with If-None-Match: * replaces no object. IfMatch: one with If-Match replaces no other.
+	IfNone, IfMatch bool
+	// IfMatchDelete: a DELETE with If-Match removes no other.
+	IfMatchDelete bool
+	// Checksum is what bodies are verified by: CRC64NVME, CRC32C or MD5; "": nothing was written yet.
+	Checksum string
+
+	refuses bool // conditions: a request that has one is an error
+}
+
+// probeETag is no object's.
+const probeETag = `"hearth-probe"`
+
+// WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
+// prefix, ".hearth-probe-" and a random name, that is removed again. Amazon is known to heed all. Where
+// that object is denied, no condition is relied on.
+func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
+	s.out.probe.Lock()
+	defer s.out.probe.Unlock()
+	able := s.out.probed.Load()
+	if able == nil {
+		found := WriteAbilities{IfNone: true, IfMatch: true, IfMatchDelete: true}
+		if !isAWS(s.place.Load().url()) {
+			var err error
+			found, err = s.probeWrites(ctx)
+			if err != nil && !errors.Is(err, fs.ErrPermission) { // it may be allowed elsewhere: as far as it was found
+				return found, err
+			}
+		}
+		able = &found
+		s.out.probed.Store(able)
+	}
+	told := *able
+	if c := checksum(s.out.sum.Load()); c == onlyMD5 {
+		told.Checksum = "MD5"
+	} else if c.known() {
+		told.Checksum = c.kind().String()
+	}
+	return told, nil
+}
+
+func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
+	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + rand.Text()}
+	// asks sends a write under a condition, and tells whether it was heeded.
+	asks := func(name, value string, send func(w *write) error) (heeded bool, err error) {
+		err = send(&write{key: u.Key, header: http.Header{name: {value}}, again: true})
+		var e *Error
+		switch {
+		case err == nil:
+			return false, nil
+		case !errors.As(err, &e):
+		case e.Status == http.StatusPreconditionFailed, e.Status == http.StatusNotFound && e.Code != "NoSuchBucket":
+			return true, nil
+		case e.Status == http.StatusBadRequest, e.Status == http.StatusNotImplemented:
+			a.refuses = true
+			return false, nil
+		}
+		return false, err
+	}
+	put := func(w *write) error {
+		w.op = "put"
+		_, err := s.put(ctx, w, u, bytes.NewReader(nil))
+		return err
+	}
+	remove := func(w *write) error {
+		w.op = "delete"
+		return s.remove(ctx, w)
+	}
+	if err = put(&write{key: u.Key, header: http.Header{}, again: true}); err != nil {
+		return a, err
+	}
+	defer func() {
+		if e := remove(&write{key: u.Key, again: true}); err == nil {
+			err = e
+		}
+	}()
+	if a.IfMatch, err = asks("If-Match", probeETag, put); err != nil {
+		return a, err
+	}
+	if a.IfNone, err = asks("If-None-Match", "*", put); err != nil {
+		return a, err
+	}
+	a.IfMatchDelete, err = asks("If-Match", probeETag, remove)
+	return a, err
+}
+
+// condition puts an Upload's condition into a write, and decides whether it may be sent again: under a
+// condition that the origin heeds it replaces nothing that it should not.
+func (s *S3) condition(ctx context.Context, w *write) error {
+	u := w.upload
+	if u.IfMatch == "" && !u.IfNone {
+		return nil
+	}
+	able, err := s.WriteAbilities(ctx)
+	if err != nil {
+		return err
+	}
+	name, value, heeded := "If-Match", `"`+u.IfMatch+`"`, able.IfMatch
+	if u.IfNone {
+		name, value, heeded = "If-None-Match", "*", able.IfNone
+	}
+	w.again = heeded
+	if heeded || !able.refuses {
+		w.header.Set(name, value)
+	}
+	if !heeded || w.op == "complete" { // one that heeds it for a PUT may ignore it there
+		w.check = func(ctx context.Context) error {
+			err := s.still(ctx, u.Key, u.IfMatch)
+			if errors.Is(err, fs.ErrNotExist) {
+				return &Error{Err: fmt.Errorf("%w: there is none", hearth.ErrConflict)}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// still asks whether a key has an ETag; "" means no object. The error is ErrConflict if it has another,
+// and fs.ErrNotExist if there is no object.
+func (s *S3) still(ctx context.Context, key, etag string) error {
+	o, err := s.Head(ctx, key)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && etag == "":
+		return nil
+	case err != nil:
+		return err
+	case o.ETag != etag:
+		return s.wrap("head", key, &Error{Err: fmt.Errorf("%w: it is ETag %s", hearth.ErrConflict, o.ETag)})
+	}
+	return nil
+}
