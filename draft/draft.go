@@ -52,9 +52,12 @@ type Info struct {
 	Why   string    // the last error; "" means none
 	Since time.Time // when it got this state
 	Dirty bool      // something was written since the last publish; after a restart it is not known, and true
-	Users int       // that hold it
-	Sent  int64     // bytes sent since the start, those that were sent again included
-	File  string    // with its bytes
+	// Untouched says that nothing was written since Create. Removed says that it has no name any more.
+	Untouched, Removed bool
+	Object             *hearth.Object // the last one that was published; nil means none
+	Users              int            // that hold it
+	Sent               int64          // bytes sent since the start, those that were sent again included
+	File               string         // with its bytes
 }
 
 // Draft is a file that is being written. Its methods may be called at the same time.
@@ -376,7 +379,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.base, Sent: d.sent.Load(), File: d.path(".data")}
 }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }

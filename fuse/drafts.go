@@ -2,8 +2,6 @@ package fuse
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/hearthfs/hearth"
@@ -175,25 +173,4 @@ func (t *drafted) hasDrafts(link, prefix string) (has bool) {
 		return !has
 	})
 	return has
-}
-
-// errNoBase says which writes this version refuses.
-var errNoBase = errors.New("a file of the bucket is replaced as a whole in this version: open it with O_TRUNC, or write a new one")
-
-// begin makes a draft of a name: a new file, or one in the place of the tree's file of that node id. It is held.
-func (t *drafted) begin(at draft.Name, id uint64, a draft.Attr) (*draft.Draft, error) {
-	if id == 0 {
-		var err error
-		if id, err = t.w.Keys.NewID(); err != nil {
-			return nil, err
-		}
-	}
-	d, err := t.w.Drafts.Create(at, id, a)
-	if err == nil {
-		err = d.Hold()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write %s: %w", at.Key, err)
-	}
-	return d, nil
 }

@@ -39,8 +39,9 @@ type fileSystem struct {
 	o       *Options
 	tree    Tree
 	write   *drafted // the tree with drafts; nil on a read-only mount
-	mode    Mode // set before the first request after INIT
-	listDir bool // OPENDIR is answered: the kernel cannot do without, or the mount is strict
+	handles handles  // of a writable one
+	mode    Mode     // set before the first request after INIT
+	listDir bool     // OPENDIR is answered: the kernel cannot do without, or the mount is strict
 
 	holds   *holds
 	records *lru[*record]
@@ -91,19 +92,20 @@ type ops struct {
 func newFileSystem(o *Options) *fileSystem {
 	f := &fileSystem{
 		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
-		o:        o,
-		tree:     o.Tree,
-		holds:    newHolds(),
-		records:  newLRU[*record](maxRecords),
-		readers:  newReaders(maxReaders, o),
-		tickets:  newTickets(ticketBytes),
-		misses:   make(chan struct{}, maxMisses),
-		across:   make(chan struct{}, maxAcross),
-		grace:    grace,
+		o:             o,
+		tree:          o.Tree,
+		holds:         newHolds(),
+		records:       newLRU[*record](maxRecords),
+		readers:       newReaders(maxReaders, o),
+		tickets:       newTickets(ticketBytes),
+		misses:        make(chan struct{}, maxMisses),
+		across:        make(chan struct{}, maxAcross),
+		grace:         grace,
 	}
 	if o.Writing != nil {
 		f.write = &drafted{o.Tree, o.Writing}
 		f.tree = f.write
+		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}}
 	}
 	return f
 }

@@ -271,6 +271,11 @@ func takeOver(o Options) (*Server, error) {
 	if f.mode == Passthrough {
 		f.opens.inherit(rows)
 	}
+	for _, x := range rows {
+		if x.kind == held && f.write != nil {
+			_ = f.handles.inherit(x.node) // a draft that has gone has no handle
+		}
+	}
 	s.start(raw, m, s.lends(raw, m))
 	for row, x := range rows {
 		if x.kind == listed { // nobody knows until when

@@ -146,13 +146,17 @@ func wantsLarge(ctx context.Context, o *Options) (bool, error) {
 // CAP_ASYNC_DIO is left out: with it a reader that bypasses the page cache cannot be killed while
 // the origin is silent.
 func (s *Server) protocol(m masks) *gofuse.MountOptions {
+	extra := uint64(gofuse.CAP_NO_OPENDIR_SUPPORT | gofuse.CAP_HAS_RESEND)
+	if s.o.Writing != nil {
+		extra |= gofuse.CAP_ATOMIC_O_TRUNC // else truncation could not be told from truncate(2)
+	}
 	return &gofuse.MountOptions{
 		MaxBackground:        1024, // so that stalled reads leave room for others
 		MaxWrite:             m.maxRead(),
 		Name:                 "hearth",
 		FsName:               s.o.FSName,
 		DisableSplice:        true,
-		ExtraCapabilities:    gofuse.CAP_NO_OPENDIR_SUPPORT | gofuse.CAP_HAS_RESEND,
+		ExtraCapabilities:    extra,
 		DisabledCapabilities: m.bits,
 		Logger:               log.New(complaints{s}, "", 0),
 	}
@@ -180,6 +184,7 @@ func (s *Server) start(raw *gofuse.Server, m masks, passthrough error) {
 	s.raw = raw
 	f := s.files
 	f.opens.kernel, f.opens.local = raw, s.o.Local
+	f.handles.table = f.opens.table
 	f.news = newNews(s.kernel(raw), &s.newsOps)
 	f.news.table = f.opens.table
 	unsubscribe, unhold := f.tree.Subscribe(s.changed), f.tree.Hold(f.holds.has)

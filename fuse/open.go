@@ -21,12 +21,11 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	}
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
-	writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0
-	switch d, ok := f.isDraft(in.NodeId); {
-	case ok || writes && f.write != nil:
-		return f.failed(r, f.openDraft(in, d, out))
-	case writes:
+	switch writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0; {
+	case writes && f.write == nil:
 		return gofuse.EROFS
+	case writes:
+		return f.failed(r, f.openPlain(in, out))
 	}
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))
 	if err == nil && n.ID != in.NodeId {
@@ -34,6 +33,9 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	}
 	if err != nil {
 		return f.status(r, err)
+	}
+	if f.write != nil {
+		return f.failed(r, f.openPlain(in, out))
 	}
 	// The pages of a version stay true for every later reader.
 	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH
@@ -49,8 +51,8 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 
 // Release answers RELEASE, which arrives after the kernel has let the file go.
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
-	if row, ok := rowOf(in.Fh); ok {
-		f.releaseDraft(in, row)
+	if f.write != nil {
+		f.releasePlain(in)
 		return
 	}
 	if f.mode == Passthrough {

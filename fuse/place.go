@@ -168,7 +168,11 @@ func (p *place) fusermount(o *Options, maxRead int) (int, error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "fusermount")
 	defer unix.Close(ours)
-	options := []string{"ro", "nosuid", "nodev", "noatime", "default_permissions", "max_read=" + strconv.Itoa(maxRead),
+	access := "ro"
+	if o.Writing != nil {
+		access = "rw"
+	}
+	options := []string{access, "nosuid", "nodev", "noatime", "default_permissions", "max_read=" + strconv.Itoa(maxRead),
 		"subtype=hearth", "fsname=" + strings.NewReplacer(`\`, `\\`, ",", `\,`).Replace(o.FSName)}
 	if o.AllowOther {
 		options = append(options, "allow_other")

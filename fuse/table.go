@@ -14,7 +14,7 @@ import (
 //
 //   - opened: the node is open on a passthrough mount. The value is the backing id, 0 for a file that is not lent. All
 //     opens of a node must be answered alike.
-//   - written: a draft is open, once for each such row. The value is 0.
+//   - held: the node is open on a writable mount, once for each such row. The value is 0.
 //   - listed: the kernel keeps the directory's listing, until it is told to drop it. The value is 0.
 //
 // A nil table has no rows.
@@ -37,7 +37,7 @@ type tableRow struct {
 const (
 	opened = 1
 	listed = 2
-	written = 3
+	held   = 3
 )
 
 // newTable makes a table in a file that nobody else has yet.

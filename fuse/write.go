@@ -20,12 +20,6 @@ import (
 // A file that is written is a draft (package draft). close(2) publishes what was written since the last time, and answers once
 // the bucket has it. Handles hold nothing: a request names the draft by its node id.
 
-// handleOf is the handle of an open draft: a row of the table, so that the process that takes the mount over knows how often a
-// draft is open. 0 is every other open.
-func handleOf(row int) uint64 { return uint64(row+2) | 1<<32 }
-
-func rowOf(handle uint64) (row int, ok bool) { return int(uint32(handle)) - 2, handle>>32 == 1 }
-
 // isDraft returns the draft of a node id.
 func (f *fileSystem) isDraft(id uint64) (*draft.Draft, bool) {
 	if f.write == nil {
@@ -49,8 +43,8 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 	n := node(&i)
 	f.enter(&n, &out.EntryOut)
 	out.OpenOut.OpenFlags = gofuse.FOPEN_KEEP_CACHE
-	out.OpenOut.Fh = handleOf(f.opens.table.put(tableRow{n.ID, written, 0}))
-	return gofuse.OK
+	out.OpenOut.Fh, err = f.handles.add(n.ID)
+	return f.failed(r, err)
 }
 
 func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, error) {
@@ -65,13 +59,14 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 		case in.Flags&syscall.O_TRUNC != 0:
 			err = d.Truncate(0)
 		}
-		if err == nil {
-			err = d.Hold()
-		}
 		return d, err
 	}
+	id, err := f.write.w.Keys.NewID()
+	if err != nil {
+		return nil, err
+	}
 	now := time.Now()
-	return f.write.begin(at, 0, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
+	return f.handles.begin(at, id, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
 		Exclusive: in.Flags&syscall.O_TRUNC == 0})
 }
 
@@ -79,68 +74,67 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 // linux/fuse.h). What that one has done is done.
 func resent(unique uint64) bool { return unique>>63 != 0 }
 
-// openDraft answers an OPEN for writing, and any of a draft.
-func (f *fileSystem) openDraft(in *gofuse.OpenIn, d *draft.Draft, out *gofuse.OpenOut) error {
+// openPlain answers an OPEN of a writable mount.
+func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0
-	if d == nil {
-		var err error
-		if d, err = f.replace(in); err != nil {
-			return err
+	d, ok := f.isDraft(in.NodeId)
+	if !ok && writes {
+		if in.Flags&syscall.O_TRUNC == 0 {
+			return f.cannotYet("open", in.NodeId)
 		}
-	} else if err := d.Hold(); err != nil {
-		return err
-	} else if in.Flags&syscall.O_TRUNC != 0 {
-		if err := d.Truncate(0); err != nil {
-			d.Release()
+		if _, err := f.empty(in.NodeId); err != nil {
 			return err
 		}
 	}
-	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE
+	handle, err := f.handles.add(in.NodeId)
+	if err != nil {
+		return err
+	}
+	if ok && in.Flags&syscall.O_TRUNC != 0 {
+		if err := d.Truncate(0); err != nil {
+			f.handles.drop(in.NodeId, handle)
+			return err
+		}
+	}
+	out.Fh, out.OpenFlags = handle, gofuse.FOPEN_KEEP_CACHE
 	if !writes {
 		out.OpenFlags |= gofuse.FOPEN_NOFLUSH
 	}
-	out.Fh = handleOf(f.opens.table.put(tableRow{in.NodeId, written, 0}))
 	return nil
 }
 
-// replace begins an empty draft in the place of the tree's file, whose node id it takes: who has the file open on this mount
-// sees what is written from now on.
-func (f *fileSystem) replace(in *gofuse.OpenIn) (*draft.Draft, error) {
-	rec, err := f.record(context.Background(), in.NodeId) // nobody is asked
-	switch {
-	case err != nil:
-		return nil, err
-	case in.Flags&syscall.O_TRUNC == 0:
-		f.o.complain(fmt.Sprintf("open %s for writing: %v", rec.node.Object.Key, errNoBase))
-		return nil, syscall.EOPNOTSUPP
+// cannotYet says which writes this version refuses.
+func (f *fileSystem) cannotYet(what string, id uint64) error {
+	rec, err := f.record(context.Background(), id) // nobody is asked
+	if err != nil {
+		return err
 	}
-	d, err := f.truncated(rec, in.NodeId)
+	f.o.complain(fmt.Sprintf("%s %s: a file of the bucket is replaced as a whole in this version: open it with O_TRUNC, or write a new one", what, rec.node.Object.Key))
+	return syscall.EOPNOTSUPP
+}
+
+// empty begins a draft without bytes in the place of the tree's file, whose node id it takes: who has the file open on this
+// mount sees what is written from now on.
+func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
+	rec, err := f.record(context.Background(), id) // nobody is asked
+	if err != nil {
+		return nil, err
+	}
+	o, now := &rec.node.Object, time.Now()
+	d, err := f.handles.begin(draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now})
 	if err == nil {
-		f.records.drop(in.NodeId)
-		f.readers.drop(in.NodeId)
+		f.records.drop(id)
 	}
 	return d, err
 }
 
-func (f *fileSystem) truncated(rec *record, id uint64) (*draft.Draft, error) {
-	o := &rec.node.Object
-	now := time.Now()
-	return f.write.begin(draft.Name{Link: o.Link, Key: o.Key}, id,
-		draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now})
-}
-
-// releaseDraft answers the RELEASE of a draft.
-func (f *fileSystem) releaseDraft(in *gofuse.ReleaseIn, row int) {
-	f.opens.table.clear(row)
-	if d, ok := f.isDraft(in.NodeId); ok {
-		f.letGoOf(d)
+// releasePlain answers a RELEASE of a writable mount. What was not published by close(2), since nothing was written or it came
+// by a mapping, is published behind.
+func (f *fileSystem) releasePlain(in *gofuse.ReleaseIn) {
+	d := f.handles.drop(in.NodeId, in.Fh)
+	if d == nil {
+		return
 	}
-}
-
-// letGoOf gives up a handle. What was not published by close(2), since nothing was written or it came by a mapping, is
-// published behind.
-func (f *fileSystem) letGoOf(d *draft.Draft) {
-	d.Release()
 	if i := d.Info(); i.Users == 0 && i.Dirty && !i.Removed {
 		f.write.w.Publish(d)
 	}
@@ -279,21 +273,16 @@ func (f *fileSystem) truncate(cancel <-chan struct{}, in *gofuse.SetAttrIn, size
 	case size == rec.node.Object.Size:
 		return f.setNothing(cancel, in, out)
 	case size != 0:
-		f.o.complain(fmt.Sprintf("truncate %s: %v", rec.node.Object.Key, errNoBase))
-		return gofuse.Status(syscall.EOPNOTSUPP)
+		return f.failed(nil, f.cannotYet("truncate", in.NodeId))
 	}
-	d, err := f.truncated(rec, in.NodeId)
+	d, err := f.empty(in.NodeId)
 	if err != nil {
 		return f.failed(nil, err)
 	}
-	f.records.drop(in.NodeId)
-	f.readers.drop(in.NodeId)
 	i := d.Info()
 	n := node(&i)
 	f.attr(&n, &out.Attr)
-	s := f.publish(cancel, &in.InHeader, d)
-	d.Release()
-	return s
+	return f.publish(cancel, &in.InHeader, d)
 }
 
 // setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.

@@ -173,3 +173,6 @@ func (t *Tree) Below(ctx context.Context, dir uint64, each func(path string, n N
 	err = w.walk(ctx, "", dir)
 	return w.hidden, err
 }
+
+// MountName is the name in a mount of a file whose key ends in a segment, where no directory stands beside it.
+func MountName(segment string) string { return record.MountName(segment, false) }
