@@ -81,7 +81,7 @@ func node(i *draft.Info) namespace.Node {
 }
 
 // isOfDraft reports whether a node is a draft's.
-func isOfDraft(n *namespace.Node) bool { return n.Object.Version == hearth.Version{} }
+func isOfDraft(n *namespace.Node) bool { return n.Object.Version == [16]byte{} }
 
 // Node is part of Names.
 func (t *drafted) Node(ctx context.Context, id uint64) (namespace.Node, error) {
