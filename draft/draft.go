@@ -214,11 +214,12 @@ func (d *Draft) fileLocked() (f *os.File, done func(), err error) {
 	if d.gone || d.removed {
 		return nil, nil, syscall.ESTALE
 	}
-	if f, err = os.OpenFile(d.path(".data"), os.O_RDWR, 0); err != nil {
+	opened, err := os.OpenFile(d.path(".data"), os.O_RDWR, 0) // not f, which would be on the heap for each write
+	if err != nil {
 		return nil, nil, fmt.Errorf("open draft: %w", err)
 	}
-	return f, func() {
-		_ = f.Close() // who needs what was written syncs it
+	return opened, func() {
+		_ = opened.Close() // who needs what was written syncs it
 	}, nil
 }
 

@@ -359,9 +359,9 @@ func TestRemoveAtEachStep(t *testing.T) {
 					must(t, d.Hold())
 					write(t, d, content(size, 1), 0)
 					removed := make(chan error, 1)
-					n := 0
+					var n atomic.Int64
 					f.meets = func(string, *hearth.Upload) fault {
-						if n++; n-1 != at {
+						if n.Add(1) != int64(at+1) {
 							return works
 						}
 						before := d.isRemoved()
@@ -372,7 +372,7 @@ func TestRemoveAtEachStep(t *testing.T) {
 						return how
 					}
 					_, err := d.Publish(t.Context())
-					if n <= at {
+					if n.Load() <= int64(at) {
 						must(t, err)
 						must(t, d.Remove(t.Context()))
 						return // it was published before, and is the caller's

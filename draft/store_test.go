@@ -533,3 +533,37 @@ func TestAWriteIsOnePwrite(t *testing.T) {
 	}
 	d.Release()
 }
+
+func TestARenameThatWasBrokenOff(t *testing.T) {
+	// The node is killed after a draft got another's name and before that was removed: the later one has the name; the older one stays, failed, is not published, and can be removed.
+	f, dir := newFake(part), t.TempDir()
+	now := time.Unix(1000, 0)
+	o := options(dir, f)
+	o.Now = func() time.Time { now = now.Add(time.Second); return now }
+	s := open(t, o)
+	old, d := create(t, s, "a", 1), create(t, s, "a.tmp", 2)
+	write(t, old, []byte("old"), 0)
+	write(t, d, []byte("new"), 0)
+	d.mu.Lock()
+	d.name, d.named = Name{"link", "a"}, o.Now()
+	d.mu.Unlock()
+	must(t, d.save(false))
+	copy := copied(t, s)
+	defer func() { _ = os.RemoveAll(copy) }() // a temporary directory
+	o.Dirs = options(copy, f).Dirs
+	s2 := open(t, o)
+	d, _ = s2.Find(Name{"link", "a"})
+	old, _ = s2.ID(1)
+	if i := old.Info(); d.Info().ID != 2 || i.State != Failed || len(s2.All()) != 2 {
+		t.Fatalf("%+v", s2.All())
+	}
+	if _, err := old.Publish(t.Context()); err == nil {
+		t.Fatal("published")
+	}
+	must(t, old.Remove(t.Context()))
+	published(t, d)
+	f.has(t, "a", []byte("new"))
+	if names := files(t, s2); len(names) > 0 {
+		t.Fatalf("left: %q", names)
+	}
+}
