@@ -493,3 +493,9 @@ func allocated(fi fs.FileInfo) int64 {
 	}
 	return 0
 }
+
+// Exists reports whether a directory has drafts.
+func Exists(dir string) bool {
+	files, err := os.ReadDir(dir)
+	return err == nil && len(files) > 0
+}

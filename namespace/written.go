@@ -42,17 +42,29 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 }
 
 // Wrote does what Written does, for a writer whom the origin has told what the key has now: o, or nothing if it is nil. So the
-// key itself is not asked for.
-func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object) {
-	if l := t.links.Load().named(link); l != nil {
-		t.writtenAs(ctx, l, key, func(q *inquiry) bool {
-			if q.file = (finding{true, o != nil}); o != nil {
-				q.object = *o
-			}
-			q.begin()
-			return q.keep() == nil
-		})
+// key itself is not asked for. id, if it is not 0, is a node id by which kernels know the file that was written. It stands for
+// this version from now on, as long as one holds it; the name has another one.
+func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object, id uint64) {
+	l := t.links.Load().named(link)
+	if l == nil {
+		return
 	}
+	t.writtenAs(ctx, l, key, func(q *inquiry) bool {
+		if q.file = (finding{true, o != nil}); o != nil {
+			q.object = *o
+		}
+		q.begin()
+		err := q.keep()
+		if err == nil && o != nil && id != 0 {
+			err = t.change(q.d, func(e *edit) error {
+				x := fileEntry(l, o)
+				x.ID = id
+				e.supersede(q.segment, &x)
+				return nil
+			})
+		}
+		return err == nil
+	})
 }
 
 func (t *Tree) written(ctx context.Context, l *link, key string) { t.writtenAs(ctx, l, key, nil) }

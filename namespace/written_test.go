@@ -339,7 +339,7 @@ func TestWhatAWriterWasToldIsNotAskedFor(t *testing.T) {
 	for _, etag := range []string{"A", "B"} {
 		w.clock.add(time.Second)
 		o := w.b.put("d/new", etag, 5)
-		w.tree.Wrote(t.Context(), "/", "d/new", &o)
+		w.tree.Wrote(t.Context(), "/", "d/new", &o, 0)
 		n := w.resolve("/d/new")
 		if n.Object.ETag != etag || slices.Contains(ids, n.ID) {
 			t.Errorf("%+v after %v", n, ids)
@@ -348,7 +348,7 @@ func TestWhatAWriterWasToldIsNotAskedFor(t *testing.T) {
 	}
 	w.b.remove("d/new")
 	w.clock.add(time.Second)
-	w.tree.Wrote(t.Context(), "/", "d/new", nil)
+	w.tree.Wrote(t.Context(), "/", "d/new", nil, 0)
 	if n, err := w.tree.File(t.Context(), "/", "d/new"); err == nil {
 		t.Errorf("%+v is there still", n)
 	}

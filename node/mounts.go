@@ -296,6 +296,11 @@ func (n *Node) fuseOptions(x *mounted, root uint64) (fuse.Options, error) {
 	if n.disk != nil {
 		o.Local = n.disk
 	}
+	if x.Write != "" {
+		if o.Writing, err = n.writing(x); err != nil {
+			return fuse.Options{}, err
+		}
+	}
 	if x.AllowOther != nil {
 		o.AllowOther = *x.AllowOther
 	}

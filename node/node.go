@@ -68,9 +68,10 @@ type Node struct {
 	tree   names
 	judged *state.OpenModes
 	fronts
-	jobs  warmUps
-	doors *admin.Doors
-	seen  seen
+	jobs   warmUps
+	drafts drafts
+	doors  *admin.Doors
+	seen   seen
 
 	closed sync.Once
 	group  *errgroup.Group
@@ -237,7 +238,10 @@ func (n *Node) begin(ctx context.Context) error {
 	if err := n.openJobs(); err != nil {
 		return err
 	}
-	return n.openS3(ctx)
+	if err := n.openS3(ctx); err != nil {
+		return err
+	}
+	return n.leftDrafts()
 }
 
 // takeBudgets works out the RAM budget, which it returns, and makes the cache directories with their budgets.
@@ -428,6 +432,7 @@ func (n *Node) close() error {
 	if n.ring != nil {
 		errs = append(errs, n.ring.leave(func(cause error) { n.events.Info("nobody may have heard that this node leaves", "cause", cause) }))
 	}
+	errs = append(errs, n.closeDrafts())
 	if n.tiers != nil {
 		n.tiers.Close()
 	}

@@ -54,6 +54,8 @@ type directory struct {
 // counters are what Stats shows.
 type counters struct {
 	used, limit atomic.Int64 // bytes, as of the last look
+	// beside is what the namespace, jobs and drafts had allocated then, and drafted what drafts were given since.
+	beside, drafted atomic.Int64
 	// Until the time full, the file system is believed to be full. Until slow, nobody waits for the
 	// writer. The pointers keep the monotonic clock, so that a change of the wall clock does no
 	// harm.

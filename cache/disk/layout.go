@@ -22,13 +22,14 @@ const (
 	ScrubFile     = "scrub.json"   // how far the scrub is
 	membersFile   = "members.json" // who was in the ring
 	JobsDir       = "jobs"         // warm-ups: a record each, and the list of what was asked for
+	DraftsDir     = "drafts"       // files that are being written
 )
 
 // Ours reports whether a node makes such a name at the top of its directory. It does not need
 // hearth.json, which may be lost. temporary names exist only while a file is written: a process
 // that ended left them behind.
 func Ours(name string) (ours, temporary bool) {
-	stay := []string{LabelFile, LockFile, segmentsDir, objectsDir, OpenModesFile, NodeIDsFile, ScrubFile, membersFile, JobsDir, "lost+found"}
+	stay := []string{LabelFile, LockFile, segmentsDir, objectsDir, OpenModesFile, NodeIDsFile, ScrubFile, membersFile, JobsDir, DraftsDir, "lost+found"}
 	pass := []string{LabelFile + ".tmp", LabelFile + ".probe", LabelFile + ".probe.tmp", OpenModesFile + ".new", NodeIDsFile + ".new", ScrubFile + ".new", membersFile + ".new"}
 	if slices.Contains(stay, name) || slices.Contains(pass, name) {
 		return true, slices.Contains(pass, name)

@@ -46,7 +46,7 @@ type writer struct {
 	lacking       lacking
 	evictions     int   // from the packed area since its last compaction
 	shrinking     bool  // pinned blocks may go
-	names         int64 // bytes allocated by the namespace and by jobs
+	names         int64 // bytes allocated by the namespace, by jobs and by drafts
 	namesAt       time.Time
 	lookedAt      time.Time
 	random        uint64
@@ -226,11 +226,13 @@ func (d *directory) look() (used, limit int64) {
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
 		d.names, d.namesAt = 0, now
-		for _, beside := range []string{NamesDir, namesAgainDir, JobsDir} {
+		d.drafted.Store(0) // the usage has them
+		for _, beside := range []string{NamesDir, namesAgainDir, JobsDir, DraftsDir} {
 			d.names += device.Usage(filepath.Join(d.path, beside))
 		}
 	}
-	used += d.names
+	used += d.names + d.drafted.Load()
+	d.beside.Store(d.names)
 	limit = d.budget
 	defer func() { d.policy.SetLimit(limit - d.names) }()
 	var st unix.Statfs_t

@@ -148,6 +148,8 @@ type Mount struct {
 	DirMode  uint32 `json:"dir_mode,omitempty"`
 	// NoPrefetch turns prefetch off: only what is read through this mount is brought.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
+	// Write is through for a writable mount: close(2) answers once the bucket has what was written. Empty means read-only.
+	Write string `json:"write,omitempty"`
 	// Options are the options of mount(8) that the kernel takes: nodev, nosuid, noexec.
 	Options []string `json:"options,omitempty"`
 }

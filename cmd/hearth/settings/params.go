@@ -120,6 +120,8 @@ func onOff(s string) (string, error) {
 
 func openChoice(s string) (string, error) { return cli.Choice(s, "auto", "none", "passthrough") }
 
+func writeChoice(s string) (string, error) { return cli.Choice(s, "through") }
+
 // freshness checks a value. Its error does not name the setting, since the caller names the flag,
 // variable or key.
 func freshness(s string) (string, error) {

@@ -29,6 +29,8 @@ func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
 	return []Param{
 		row("open", "auto, none or passthrough", "auto", "how the kernel opens files: none is best for many small files, passthrough for large ones",
 			with(openChoice, func(s *Settings) *string { return &m(s).Open })),
+		row("write", "through", "read-only", "let files be written: close(2) answers once the bucket has what was written; needs a cache disk",
+			with(writeChoice, func(s *Settings) *string { return &m(s).Write })),
 		row("allow_other", "bool", "true for root, else false", "let other users in",
 			func(s *Settings, v string) error {
 				b, err := parseBool(v)

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/origin"
+)
+
+// drafts are the files that writable mounts write. They are opened with the first such mount, or at the start if an earlier node
+// left some.
+type drafts struct {
+	mu    sync.Mutex // guards store, and is held while it is opened
+	store *draft.Store
+}
+
+// openDrafts opens the drafts on the cache disks.
+func (n *Node) openDrafts() (*draft.Store, error) {
+	n.drafts.mu.Lock()
+	defer n.drafts.mu.Unlock()
+	if n.drafts.store != nil {
+		return n.drafts.store, nil
+	}
+	if n.disk == nil {
+		return nil, &admin.Error{Kind: admin.KindRefused, Message: "a writable mount needs a cache disk, where what is written lies until the bucket has it: give one with --cache-disks"}
+	}
+	dirs := n.disk.DraftDirs()
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.uploader, Room: n.disk.Room, Published: n.published,
+		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
+	if err != nil {
+		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
+	}
+	n.drafts.store = s
+	return s, nil
+}
+
+// uploader is the origin of a link.
+func (n *Node) uploader(link string) (hearth.Uploader, error) {
+	l := n.links.named(link)
+	if l == nil {
+		return nil, fmt.Errorf("no link is named %s any more: configure it again, or drop its drafts", link)
+	}
+	up, ok := l.origin.(hearth.Uploader)
+	if !ok {
+		return nil, fmt.Errorf("%s cannot be written: only buckets can", l.Origin.URL)
+	}
+	return up, nil
+}
+
+// writing is what a writable mount needs.
+func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
+	if x.Write != "through" {
+		return nil, usage("mount %s: write: %q is not through", x.Dir, x.Write)
+	}
+	if _, err := n.uploader(x.link.name); err != nil {
+		return nil, usage("mount %s: %v", x.Dir, err)
+	}
+	for _, other := range n.mounts.served() {
+		if other != x && other.Write != "" && other.link == x.link {
+			return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s is a writable mount of the same origin: a node has one, and read-only ones beside it", x.Dir, other.Dir)}
+		}
+	}
+	store, err := n.openDrafts()
+	if err != nil {
+		return nil, err
+	}
+	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind}, nil
+}
+
+// knowing bounds how long names may be asked for that come or go with what was written.
+const knowing = 10 * time.Second
+
+// published tells all who know names that a draft is an object.
+func (n *Node) published(d *draft.Draft, o hearth.Object) {
+	i := d.Info()
+	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, i.ID) })
+}
+
+// wrote does so for a key that was written otherwise.
+func (n *Node) wrote(ctx context.Context, link, key string, o *hearth.Object) {
+	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Wrote(ctx, link, key, o, 0) })
+}
+
+// doubted has names asked for again.
+func (n *Node) doubted(ctx context.Context, link, key string) {
+	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Written(ctx, link, key) })
+}
+
+// tell tells the tree, also of other links to the bucket, and returns once the kernels of all mounts know.
+func (n *Node) tell(ctx context.Context, link, key string, tell func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, knowing)
+	defer cancel()
+	tell(ctx)
+	if l := n.links.named(link); l != nil {
+		for _, other := range n.links.list() {
+			if other != l && sameBucket(other, l) {
+				n.tree.Written(ctx, other.name, key)
+			}
+		}
+	}
+	n.settle(ctx)
+}
+
+func sameBucket(a, b *link) bool {
+	x, ok := a.origin.(*origin.S3)
+	y, ok2 := b.origin.(*origin.S3)
+	return ok && ok2 && x.Bucket() == y.Bucket() && x.Account() == y.Account()
+}
+
+const (
+	// publishEvery is the least and publishLate the longest pause before a draft that the origin did not take is tried again.
+	publishEvery, publishLate = time.Second, time.Minute
+)
+
+// publishBehind publishes a draft that nobody has open. It tries until the bucket has it, somebody writes it again, or it is
+// refused.
+func (n *Node) publishBehind(d *draft.Draft) {
+	n.group.Go(func() error {
+		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
+			_, err := d.Publish(n.ctx)
+			i := d.Info()
+			switch {
+			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
+				return nil
+			case i.State == draft.Failed:
+				n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", err)
+				return nil
+			}
+			n.events.Trouble("draft "+i.Link+" "+i.Key, "a file that was written is not in the bucket yet", "key", i.Key, "cause", err)
+			select {
+			case <-time.After(pause):
+			case <-n.ctx.Done():
+				return nil
+			}
+		}
+	})
+}
+
+// leftDrafts goes on with what an earlier node left: what nobody has open is published.
+func (n *Node) leftDrafts() error {
+	if n.disk == nil || !slices.ContainsFunc(n.disk.DraftDirs(), draft.Exists) {
+		return nil
+	}
+	s, err := n.openDrafts()
+	if err != nil {
+		return err
+	}
+	if err := s.Clean(n.ctx); err != nil {
+		n.events.Warn("uploads that were broken off are not removed yet", "cause", err)
+	}
+	for _, i := range s.All() {
+		if d, ok := s.ID(i.ID); ok && i.Users == 0 && i.Dirty && !i.Removed {
+			n.publishBehind(d)
+		}
+	}
+	return nil
+}
+
+// closeDrafts waits until nothing is sent any more.
+func (n *Node) closeDrafts() error {
+	n.drafts.mu.Lock()
+	defer n.drafts.mu.Unlock()
+	if n.drafts.store == nil {
+		return nil
+	}
+	return errors.Join(n.drafts.store.Close())
+}
