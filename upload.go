@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 )
 
 // Upload says how an object is to be written.
@@ -31,6 +32,12 @@ type Part struct {
 	Checksum string // CRC64NVME or CRC32C in base64, as the origin answered; "" where it knows none
 }
 
+// Begun is an upload that was begun.
+type Begun struct {
+	ID string
+	At time.Time // by the origin's clock
+}
+
 // Uploader writes whole objects at an origin. Each object is verified by a checksum that the origin compares. An error is
 // ErrConflict when a condition of the Upload failed, ErrUnanswered when nobody knows whether the origin has done it, and
 // fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT or syscall.EFBIG where the origin says so. After any error but
@@ -55,6 +62,8 @@ type Uploader interface {
 	Complete(ctx context.Context, u *Upload, id string, parts []Part) (Object, error)
 	// Abort removes an upload and its parts. That it is gone already is no error.
 	Abort(ctx context.Context, u *Upload, id string) error
+	// Uploads lists the uploads of a key that were begun and not ended, whoever began them.
+	Uploads(ctx context.Context, key string) ([]Begun, error)
 	// Written asks after ErrUnanswered whether the object of the key is the one of u.Draft. It is the object, or ErrConflict if
 	// it is another one or none.
 	Written(ctx context.Context, u *Upload) (Object, error)

@@ -23,6 +23,6 @@
 // nothing was promised. What cannot be read is set aside (.aside), never dropped: only a draft whose object the
 // bucket has, or that was removed, goes.
 //
-// One upload in a lifetime may be lost to a kill: between the origin's answer to Begin and the record with its id. The
-// record has said before that one begins, and for which key. A bucket's rule for incomplete uploads cleans it.
+// A kill between the origin's answer to Begin and the record with its id leaves an upload that nobody knows. The record has
+// said before that one begins, when, and for which key: so it is found in the origin's list of uploads, and aborted.
 package draft

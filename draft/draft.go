@@ -107,7 +107,8 @@ type Draft struct {
 	// The upload.
 	up        *upload
 	pending   *attempt
-	beginning string
+	beginning string    // the key of a Begin without an answer
+	began     time.Time // when it was sent
 	seq       uint64
 	abort     []uploadRef
 	cancel    context.CancelCauseFunc // of the publish that runs

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -51,6 +52,7 @@ type fakeObject struct {
 type fakeUpload struct {
 	key, draft string
 	parts      map[int][]byte
+	at         time.Time
 }
 
 func newFake(partSize int64) *fakeUploader {
@@ -64,7 +66,7 @@ func (f *fakeUploader) clone() *fakeUploader {
 	c := newFake(f.partSize)
 	c.objects, c.begun = maps.Clone(f.objects), f.begun
 	for id, u := range f.uploads {
-		c.uploads[id] = &fakeUpload{u.key, u.draft, maps.Clone(u.parts)}
+		c.uploads[id] = &fakeUpload{u.key, u.draft, maps.Clone(u.parts), u.at}
 	}
 	return c
 }
@@ -132,10 +134,22 @@ func (f *fakeUploader) Begin(ctx context.Context, u *hearth.Upload) (id string, 
 	err = f.do(ctx, "Begin", u, func() error {
 		f.begun++
 		id = fmt.Sprint("upload-", f.begun)
-		f.uploads[id] = &fakeUpload{u.Key, u.Draft, map[int][]byte{}}
+		f.uploads[id] = &fakeUpload{u.Key, u.Draft, map[int][]byte{}, time.Now()}
 		return nil
 	})
 	return id, err
+}
+
+func (f *fakeUploader) Uploads(ctx context.Context, key string) (all []hearth.Begun, err error) {
+	err = f.do(ctx, "Uploads", &hearth.Upload{Key: key}, func() error {
+		for id, u := range f.uploads {
+			if u.key == key {
+				all = append(all, hearth.Begun{ID: id, At: u.at})
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 func (f *fakeUploader) upload(u *hearth.Upload, id string) (*fakeUpload, error) {

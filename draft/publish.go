@@ -382,7 +382,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.unlock()
 	d.mu.Lock()
 	gone := d.removed
-	left := d.pending != nil || d.up != nil || len(d.abort) > 0
+	left := d.pending != nil || d.up != nil || len(d.abort) > 0 || d.beginning != ""
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}
@@ -392,7 +392,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(d.unwrite(ctx, up), d.aborts(ctx, up)); err != nil {
+		if err := errors.Join(d.unwrite(ctx, up), d.lost(ctx, up), d.aborts(ctx, up)); err != nil {
 			return errors.Join(err, d.save(false))
 		}
 	}

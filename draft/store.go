@@ -441,7 +441,7 @@ func (s *Store) Clean(ctx context.Context) error {
 	var left []error
 	for _, d := range s.all() {
 		d.mu.RLock()
-		due := len(d.abort) > 0 || d.removed
+		due := len(d.abort) > 0 || d.removed || d.beginning != ""
 		d.mu.RUnlock()
 		if due {
 			left = append(left, d.cleanUp(ctx))

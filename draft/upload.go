@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
@@ -183,9 +184,14 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upl
 	if u != nil {
 		return u, nil
 	}
+	if err := d.lost(ctx, up); err != nil { // it may not be allowed
+		d.s.log("draft %s: %v: a rule of the bucket for incomplete uploads removes what was broken off", key, err)
+	} else if err := d.aborts(ctx, up); err != nil {
+		d.s.log("draft %s: %v: it is tried again", key, err)
+	}
 	u = &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
 	d.mu.Lock()
-	d.beginning = key
+	d.beginning, d.began = key, d.s.o.Now()
 	d.mu.Unlock()
 	if err := d.save(false); err != nil {
 		return nil, err
@@ -275,6 +281,34 @@ func (d *Draft) aborts(ctx context.Context, up hearth.Uploader) error {
 	d.changed = true
 	d.mu.Unlock()
 	return errors.Join(failed...)
+}
+
+// mayDiffer is how far the origin's clock may be from ours. Beyond it signatures are refused.
+const mayDiffer = 15 * time.Minute
+
+// lost finds the upload of a Begin whose answer, or the process that waited for it, is lost: one of the key that is not known and
+// was begun then. It is aborted with the others.
+func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
+	d.mu.RLock()
+	key, at := d.beginning, d.began
+	d.mu.RUnlock()
+	if key == "" {
+		return nil
+	}
+	all, err := up.Uploads(ctx, key)
+	if err != nil {
+		return fmt.Errorf("list the uploads of %s: %w", key, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, b := range all {
+		ours := d.up != nil && d.up.ID == b.ID || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
+		if !ours && b.At.Sub(at).Abs() <= mayDiffer {
+			d.abort = append(slices.Clone(d.abort), uploadRef{Key: []byte(key), ID: b.ID})
+		}
+	}
+	d.beginning, d.changed = "", true
+	return nil
 }
 
 // send sends a part from memory.

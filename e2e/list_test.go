@@ -69,7 +69,7 @@ func scenarios() []scenario {
 		sc.issue = "never-wrong"
 		list = append(list, sc)
 	}
-	return slices.Concat(list, volumeScenarios(), keeperScenarios(), warmUpChecks(), rings(), s3Scenarios())
+	return slices.Concat(list, volumeScenarios(), keeperScenarios(), writeScenarios(), warmUpChecks(), rings(), s3Scenarios())
 }
 
 // neverWrong are the scenarios of "one node that is never wrong and never stuck".

@@ -24,14 +24,16 @@ type job struct {
 	Files []hearthtest.File
 	Loop  bool // again and again, until its standard input ends
 	Seed  uint64
+	Name  string // of the files that write makes: it begins theirs
 }
 
 // account is what came of it.
 type account struct {
 	Done    int // times that all went well
 	Longest time.Duration
-	Errors  map[string]int // by name
-	Wrong   []string       // bytes, names and sizes that were not right
+	Errors  map[string]int    // by name
+	Wrong   []string          // bytes, names and sizes that were not right
+	Acked   []hearthtest.File // that write has closed without an error
 }
 
 // readerVariable names the file that holds the job; it makes a process of this test a reader.
@@ -89,9 +91,14 @@ func beReader(name string) int {
 	ended := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
 	w := &worker{account: account{Errors: map[string]int{}}, rng: rand.New(rand.NewPCG(j.Seed, 6))}
-	again := j.Op != "along"
-	if !again {
+	again := false
+	switch j.Op {
+	case "along":
 		w.along(j, ended)
+	case "write":
+		w.write(j, ended)
+	default:
+		again = true
 	}
 	for again {
 		if w.do(j) {

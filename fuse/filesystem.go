@@ -185,6 +185,9 @@ func (f *fileSystem) Forget(id, n uint64) {
 	if f.mode == Passthrough && !f.holds.has(id) {
 		f.opens.forget(id, f.holds.has)
 	}
+	if f.write != nil && !f.holds.has(id) {
+		f.handles.forget(id, f.releasePlain)
+	}
 }
 
 // GetAttr answers GETATTR without asking the origin.

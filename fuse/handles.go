@@ -55,6 +55,26 @@ func (h *handles) inherit(node uint64) error {
 	return nil
 }
 
+// forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
+// left one.
+func (h *handles) forget(node uint64, release func(node, handle uint64)) {
+	h.mu.Lock()
+	left := h.open[node]
+	h.mu.Unlock()
+	if left == 0 {
+		return
+	}
+	rows, err := h.table.read()
+	if err != nil {
+		return
+	}
+	for row, x := range rows {
+		if x.node == node && x.kind == held {
+			release(node, uint64(row+2))
+		}
+	}
+}
+
 // drop is an open less. It returns the draft, if there is one.
 func (h *handles) drop(node, handle uint64) *draft.Draft {
 	h.mu.Lock()

@@ -55,8 +55,22 @@ func (t *table) close() {
 	}
 }
 
-// load reads the rows of another process.
+// load takes over the rows of another process.
 func (t *table) load() ([]tableRow, error) {
+	rows, err := t.read()
+	for i, x := range rows {
+		if x.node == 0 {
+			t.free = append(t.free, i)
+		}
+	}
+	if t != nil {
+		t.rows = len(rows)
+	}
+	return rows, err
+}
+
+// read returns all rows.
+func (t *table) read() ([]tableRow, error) {
 	if t == nil {
 		return nil, nil
 	}
@@ -72,11 +86,7 @@ func (t *table) load() ([]tableRow, error) {
 	for i := range rows {
 		at := data[i*rowSize:]
 		rows[i] = tableRow{binary.NativeEndian.Uint64(at), binary.NativeEndian.Uint32(at[8:]), int32(binary.NativeEndian.Uint32(at[12:]))}
-		if rows[i].node == 0 {
-			t.free = append(t.free, i)
-		}
 	}
-	t.rows = len(rows)
 	return rows, nil
 }
 

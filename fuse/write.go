@@ -130,8 +130,8 @@ func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
 
 // releasePlain answers a RELEASE of a writable mount. What was not published by close(2), since nothing was written or it came
 // by a mapping, is published behind.
-func (f *fileSystem) releasePlain(in *gofuse.ReleaseIn) {
-	d := f.handles.drop(in.NodeId, in.Fh)
+func (f *fileSystem) releasePlain(node, handle uint64) {
+	d := f.handles.drop(node, handle)
 	if d == nil {
 		return
 	}

@@ -39,6 +39,10 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.drafts.store = s
+	n.group.Go(func() error {
+		n.cleanDrafts(s)
+		return nil
+	})
 	return s, nil
 }
 
@@ -82,9 +86,16 @@ const knowing = 10 * time.Second
 func (n *Node) published(d *draft.Draft, o hearth.Object) {
 	i := d.Info()
 	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, i.ID) })
+	ctx, cancel := context.WithTimeout(n.ctx, settling)
+	defer cancel()
+	n.settle(ctx)
 }
 
-// wrote does so for a key that was written otherwise.
+// settling bounds how long close(2) waits until the kernels of all mounts know. Somebody may hold a directory's lock.
+const settling = 200 * time.Millisecond
+
+// wrote does so for a key that was written otherwise. The kernel holds the directory's lock meanwhile, and hears of it later: it
+// knows what it asked for.
 func (n *Node) wrote(ctx context.Context, link, key string, o *hearth.Object) {
 	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Wrote(ctx, link, key, o, 0) })
 }
@@ -94,7 +105,7 @@ func (n *Node) doubted(ctx context.Context, link, key string) {
 	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Written(ctx, link, key) })
 }
 
-// tell tells the tree, also of other links to the bucket, and returns once the kernels of all mounts know.
+// tell tells the tree, also of other links to the bucket.
 func (n *Node) tell(ctx context.Context, link, key string, tell func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, knowing)
 	defer cancel()
@@ -106,7 +117,6 @@ func (n *Node) tell(ctx context.Context, link, key string, tell func(context.Con
 			}
 		}
 	}
-	n.settle(ctx)
 }
 
 func sameBucket(a, b *link) bool {
@@ -153,15 +163,31 @@ func (n *Node) leftDrafts() error {
 	if err != nil {
 		return err
 	}
-	if err := s.Clean(n.ctx); err != nil {
-		n.events.Warn("uploads that were broken off are not removed yet", "cause", err)
-	}
 	for _, i := range s.All() {
 		if d, ok := s.ID(i.ID); ok && i.Users == 0 && i.Dirty && !i.Removed {
 			n.publishBehind(d)
 		}
 	}
 	return nil
+}
+
+// cleanEvery is how often uploads that were broken off are looked for.
+const cleanEvery = time.Minute
+
+// cleanDrafts has uploads that were broken off removed, until the node ends.
+func (n *Node) cleanDrafts(s *draft.Store) {
+	tick := time.NewTicker(cleanEvery)
+	defer tick.Stop()
+	for {
+		if err := s.Clean(n.ctx); err != nil && n.ctx.Err() == nil {
+			n.events.Trouble("draft uploads", "uploads that were broken off are not removed yet", "cause", err)
+		}
+		select {
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return
+		}
+	}
 }
 
 // closeDrafts waits until nothing is sent any more.

@@ -172,6 +172,29 @@ func (s *S3) Parts(ctx context.Context, u *hearth.Upload, id string) (parts []he
 	}
 }
 
+// Uploads is hearth.Uploader's.
+func (s *S3) Uploads(ctx context.Context, key string) (all []hearth.Begun, err error) {
+	for afterKey, afterID := "", ""; ; {
+		var page minio.ListMultipartUploadsResult
+		err := s.do(ctx, &write{op: "uploads", again: true}, func(ctx context.Context, _ *attempt) (err error) {
+			page, err = s.out.core.ListMultipartUploads(ctx, anyBucket, key, afterKey, afterID, "", 1000)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range page.Uploads {
+			if u.Key == key { // not one that only begins so
+				all = append(all, hearth.Begun{ID: u.UploadID, At: u.Initiated})
+			}
+		}
+		if !page.IsTruncated || page.NextKeyMarker > key || page.NextKeyMarker == afterKey && page.NextUploadIDMarker == afterID {
+			return all, nil
+		}
+		afterKey, afterID = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}
+
 // Complete is hearth.Uploader's. It may be sent more than once: an upload becomes an object once.
 func (s *S3) Complete(ctx context.Context, u *hearth.Upload, id string, parts []hearth.Part) (o hearth.Object, err error) {
 	w := &write{op: "complete", key: u.Key, upload: u, names: true, header: http.Header{}}
