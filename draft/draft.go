@@ -105,13 +105,12 @@ type Draft struct {
 	wakeAt int64 // sending ahead begins when next reaches it
 
 	// The upload.
-	up        *upload
-	pending   *attempt
-	beginning string    // the key of a Begin without an answer
-	began     time.Time // when it was sent
-	seq       uint64
-	abort     []uploadRef
-	cancel    context.CancelCauseFunc // of the publish that runs
+	up      *upload
+	pending *attempt
+	begins  []begin // without an answer
+	seq     uint64
+	abort   []uploadRef
+	cancel  context.CancelCauseFunc // of the publish that runs
 
 	// What the last publish that failed was: those who waited for it get its error, too.
 	runs   uint64 // publishes that ended
@@ -171,7 +170,7 @@ func (d *Draft) unpin() {
 			s.log("close draft %s: %v", d.name.Key, err)
 		}
 		if going = !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
-			d.gone, left = true, len(d.abort) > 0
+			d.gone, left = true, len(d.abort)+len(d.begins) > 0
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)
 		}
@@ -433,7 +432,7 @@ func (s *Store) removeLocked(d *Draft) {
 // vanish removes the files of a draft that was removed, but for a record of what is left at the origin.
 func (d *Draft) vanish() error {
 	d.mu.RLock()
-	left := d.up != nil || d.pending != nil || len(d.abort) > 0 || d.beginning != "" || len(d.busy) > 0
+	left := d.up != nil || d.pending != nil || len(d.abort) > 0 || len(d.begins) > 0 || len(d.busy) > 0
 	durable := d.durable
 	d.mu.RUnlock()
 	if left || durable {

@@ -382,7 +382,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.unlock()
 	d.mu.Lock()
 	gone := d.removed
-	left := d.pending != nil || d.up != nil || len(d.abort) > 0 || d.beginning != ""
+	left := d.pending != nil || d.up != nil || len(d.abort) > 0 || len(d.begins) > 0
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}

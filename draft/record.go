@@ -42,8 +42,7 @@ type record struct {
 
 	Published *attempt    `json:",omitempty"` // the bytes of Base
 	Pending   *attempt    `json:",omitempty"` // sent, and not known whether it was done
-	Beginning string      `json:",omitempty"` // the key of an upload that is being begun and whose id is not known yet
-	Began     time.Time   `json:",omitzero"`  // when that was
+	Begins    []begin     `json:",omitempty"` // of uploads that are being begun, or whose ids are not known
 	Upload    *uploadRec  `json:",omitempty"`
 	Abort     []uploadRef `json:",omitempty"` // uploads that were given up and are still to be aborted
 }
@@ -173,7 +172,7 @@ func (d *Draft) save(durable bool) error {
 func (d *Draft) recordLocked() *record {
 	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named,
 		Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
-		Beginning: d.beginning, Began: d.began, Abort: d.abort}
+		Begins: d.begins, Abort: d.abort}
 	if d.removed {
 		r.State = removed
 	}
@@ -194,7 +193,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.beginning, d.began = r.Beginning, r.Began
+	d.begins = r.Begins
 	d.removed = r.State == removed
 	if d.state == Publishing {
 		d.state, d.why = Waiting, "the node ended while it was being published"

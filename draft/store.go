@@ -215,7 +215,7 @@ func (s *Store) take(dir string, e entry) {
 			s.log("remove a removed draft's data: %v", err)
 		}
 		d.size, d.blocks = 0, 0
-		if d.up == nil && d.pending == nil && len(d.abort) == 0 {
+		if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
 			if err := d.erase(); err != nil {
 				s.log("remove a removed draft's record: %v", err)
 			}
@@ -356,7 +356,7 @@ func (s *Store) settleLocked(d *Draft) {
 		return
 	}
 	s.unlistLocked(d)
-	if d.up == nil && d.pending == nil && len(d.abort) == 0 {
+	if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
 		delete(s.drafts, d)
 	}
 }
@@ -441,7 +441,7 @@ func (s *Store) Clean(ctx context.Context) error {
 	var left []error
 	for _, d := range s.all() {
 		d.mu.RLock()
-		due := len(d.abort) > 0 || d.removed || d.beginning != ""
+		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0
 		d.mu.RUnlock()
 		if due {
 			left = append(left, d.cleanUp(ctx))

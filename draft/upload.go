@@ -191,7 +191,7 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upl
 	}
 	u = &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
 	d.mu.Lock()
-	d.beginning, d.began = key, d.s.o.Now()
+	d.begins = append(slices.Clone(d.begins), begin{[]byte(key), d.s.o.Now()})
 	d.mu.Unlock()
 	if err := d.save(false); err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upl
 		d.up = u
 	}
 	if !errors.Is(err, hearth.ErrUnanswered) {
-		d.beginning = ""
+		d.begins = d.begins[:len(d.begins)-1]
 	}
 	d.mu.Unlock()
 	if err != nil {
@@ -286,29 +286,37 @@ func (d *Draft) aborts(ctx context.Context, up hearth.Uploader) error {
 // mayDiffer is how far the origin's clock may be from ours. Beyond it signatures are refused.
 const mayDiffer = 15 * time.Minute
 
-// lost finds the upload of a Begin whose answer, or the process that waited for it, is lost: one of the key that is not known and
-// was begun then. It is aborted with the others.
+// begin is a Begin.
+type begin struct {
+	Key []byte // JSON would harm other bytes
+	At  time.Time
+}
+
+// lost finds the uploads of Begins whose answers, or the process that waited for them, are lost: those of the key that are not
+// known and were begun then. They are aborted with the others.
 func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
-	d.mu.RLock()
-	key, at := d.beginning, d.began
-	d.mu.RUnlock()
-	if key == "" {
-		return nil
-	}
-	all, err := up.Uploads(ctx, key)
-	if err != nil {
-		return fmt.Errorf("list the uploads of %s: %w", key, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, b := range all {
-		ours := d.up != nil && d.up.ID == b.ID || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
-		if !ours && b.At.Sub(at).Abs() <= mayDiffer {
-			d.abort = append(slices.Clone(d.abort), uploadRef{Key: []byte(key), ID: b.ID})
+	for {
+		d.mu.RLock()
+		begins := d.begins
+		d.mu.RUnlock()
+		if len(begins) == 0 {
+			return nil
 		}
+		x := begins[0]
+		all, err := up.Uploads(ctx, string(x.Key))
+		if err != nil {
+			return fmt.Errorf("list the uploads of %s: %w", x.Key, err)
+		}
+		d.mu.Lock()
+		for _, b := range all {
+			ours := d.up != nil && d.up.ID == b.ID || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
+			if !ours && b.At.Sub(x.At).Abs() <= mayDiffer {
+				d.abort = append(slices.Clone(d.abort), uploadRef{Key: x.Key, ID: b.ID})
+			}
+		}
+		d.begins, d.changed = begins[1:], true
+		d.mu.Unlock()
 	}
-	d.beginning, d.changed = "", true
-	return nil
 }
 
 // send sends a part from memory.
