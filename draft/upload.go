@@ -184,12 +184,24 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upl
 	if u != nil {
 		return u, nil
 	}
+	for tries := 1; ; tries++ {
+		u, err := d.beginOne(ctx, up, key, size)
+		if err == nil || tries == beginTries || !errors.Is(err, hearth.ErrUnanswered) {
+			return u, err
+		}
+	}
+}
+
+// beginTries is how often an upload is begun that the origin has not answered. Those before are aborted.
+const beginTries = 3
+
+func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {
 	if err := d.lost(ctx, up); err != nil { // it may not be allowed
 		d.s.log("draft %s: %v: a rule of the bucket for incomplete uploads removes what was broken off", key, err)
 	} else if err := d.aborts(ctx, up); err != nil {
 		d.s.log("draft %s: %v: it is tried again", key, err)
 	}
-	u = &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
+	u := &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
 	d.mu.Lock()
 	d.begins = append(slices.Clone(d.begins), begin{[]byte(key), d.s.o.Now()})
 	d.mu.Unlock()

@@ -85,7 +85,7 @@ func (s *S3) whole(ctx context.Context, w *write, o hearth.Object, err error) (h
 
 // Begin is hearth.Uploader's.
 func (s *S3) Begin(ctx context.Context, u *hearth.Upload) (id string, err error) {
-	w := &write{op: "begin", key: u.Key, header: s.begins(u), again: true}
+	w := &write{op: "begin", key: u.Key, header: s.begins(u), names: true}
 	err = s.do(ctx, w, func(ctx context.Context, a *attempt) (err error) {
 		w.sum = s.sumFor(u)
 		w.header.Del("X-Amz-Checksum-Algorithm")
