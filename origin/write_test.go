@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -290,6 +291,38 @@ func TestConditionsKeepWhatOthersWrote(t *testing.T) {
 		able, err := s.WriteAbilities(ctx)
 		if len(keys) > 0 || err != nil || !able.IfMatch || !able.IfNone || able.IfMatchDelete != strings.Contains(t.Name(), "versitygw") {
 			t.Errorf("left: %q, %+v %v", keys, able, err)
+		}
+	})
+}
+
+func TestTheUploadsOfAKey(t *testing.T) {
+	// Uploads of a key are told by whoever asks, with when they were begun, and no uploads of keys that only begin so.
+	writers(t, func(t *testing.T, _ *hearthtest.Server, s *S3) {
+		ids := map[string][]string{}
+		for _, key := range []string{"u/a b+%", "u/a b+%2", "u/a b+%"} {
+			id, err := s.Begin(t.Context(), &hearth.Upload{Key: key, Size: 3 * leastPart, Draft: "d"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[key] = append(ids[key], id)
+		}
+		for key, want := range ids {
+			all, err := s.Uploads(t.Context(), key)
+			var got []string
+			for _, b := range all {
+				if got = append(got, b.ID); time.Since(b.At).Abs() > time.Hour {
+					t.Errorf("%s was begun at %v", key, b.At)
+				}
+				err = errors.Join(err, s.Abort(t.Context(), &hearth.Upload{Key: key}, b.ID))
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%q has %q, not %q, %v", key, got, want, err)
+			}
+			if all, err := s.Uploads(t.Context(), key); len(all) > 0 || err != nil {
+				t.Errorf("%+v are left, %v", all, err)
+			}
 		}
 	})
 }
