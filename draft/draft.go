@@ -54,7 +54,7 @@ type Info struct {
 	Dirty bool      // something was written since the last publish; after a restart it is not known, and true
 	// Untouched says that nothing was written since Create. Removed says that it has no name any more.
 	Untouched, Removed bool
-	Object             *hearth.Object // the last one that was published; nil means none
+	Object             *hearth.Object // the last one that was published and that Options.Published was told of; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
 	File               string         // with its bytes
@@ -98,6 +98,7 @@ type Draft struct {
 	clean     uint64         // the generation that base was made of; 0 means none
 	base      *hearth.Object // the last object that was published
 	published *attempt       // what base was made of
+	told      *hearth.Object // of which Options.Published has returned
 	recovered bool           // since the restart the file was not compared with what was published or sent
 
 	next   int64 // the end of the last write
@@ -380,7 +381,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.base, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Sent: d.sent.Load(), File: d.path(".data")}
 }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }

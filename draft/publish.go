@@ -28,7 +28,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	}
 	defer d.unlock()
 	d.mu.RLock()
-	done, base := d.clean >= want, d.base
+	done, base, told := d.clean >= want, d.base, d.told
 	failed := d.failed
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
 		failed = nil // not of a call that this one waited for, or of its caller's own end
@@ -36,6 +36,9 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	d.mu.RUnlock()
 	switch {
 	case done:
+		if told != base { // the process ended before it could
+			d.tell(base)
+		}
 		return *base, nil
 	case failed != nil:
 		return hearth.Object{}, failed
@@ -174,7 +177,9 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 
 // compare tells, after a restart, whether the file has something that was not published.
 func (d *Draft) compare() {
+	d.mu.Lock()
 	d.recovered = false
+	d.mu.Unlock()
 	if d.published == nil || d.isPublished() {
 		return
 	}
@@ -369,9 +374,19 @@ func (d *Draft) done(a *attempt, o hearth.Object) {
 	gone := d.removed
 	d.mu.Unlock()
 	d.finish(state)
-	if d.s.o.Published != nil && !gone {
-		d.s.o.Published(d, o)
+	if !gone {
+		d.tell(&o)
 	}
+}
+
+// tell says that the draft was published.
+func (d *Draft) tell(o *hearth.Object) {
+	if d.s.o.Published != nil {
+		d.s.o.Published(d, *o)
+	}
+	d.mu.Lock()
+	d.told = o
+	d.mu.Unlock()
 }
 
 // cleanUp aborts what a draft has left at the origin. A removed one goes with that.
