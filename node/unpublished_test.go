@@ -82,7 +82,10 @@ func TestDraftsAreSeenAndPublished(t *testing.T) {
 		t.Fatal("the bucket took it")
 	}
 	closed(n, a)
-	told := func() bool { d := draftsOf(t, all)["/dir/a"]; return strings.Contains(d.Why, "writing is denied; grant s3:PutObject") }
+	told := func() bool {
+		d := draftsOf(t, all)["/dir/a"]
+		return strings.Contains(d.Why, "writing is denied; grant s3:PutObject")
+	}
 	if !hearthtest.Eventually(t.Context(), time.Minute, told) {
 		t.Fatalf("%+v", draftsOf(t, all))
 	}

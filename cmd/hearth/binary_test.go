@@ -329,7 +329,7 @@ func TestNodeAnswersCommands(t *testing.T) {
 		{"evict --dry-run /a", "would drop "},
 		{"drafts", "DRAFT  SIZE"},
 		{"drafts ls -o json", "[]"},
-		{"drafts publish --all", ""},
+		{"drafts publish --all", "nothing waits"},
 	} {
 		args, want := c[0], c[1]
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {

@@ -88,6 +88,9 @@ func draftsPublishCommand() *cobra.Command {
 			if c.Output != "table" {
 				err = cli.PrintList(c, cli.Out(cmd), results)
 			}
+			if len(results) == 0 && c.Output == "table" {
+				c.Printer(cli.Out(cmd))("nothing waits for the bucket")
+			}
 			for _, r := range results {
 				switch {
 				case r.Failed != nil:

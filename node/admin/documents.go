@@ -95,7 +95,7 @@ type Usage struct {
 	Hidden int64 `json:"hidden,omitempty"`
 }
 
-// PublishedDraft is a draft that was to be published.
+// PublishedDraft is what came of a draft for which somebody asked.
 type PublishedDraft struct {
 	status.Draft
 	// Failed is why it is not in its bucket, with the cure. nil means that it is.
