@@ -24,6 +24,7 @@ type drafts struct {
 	told    sync.Mutex      // guards what is told of drafts; never held across I/O
 	kept    map[string]kept // those for which a publish failed, by File
 	dropped map[string]bool // files that were set aside and dropped since the start
+	behind  map[string]int  // tasks that publish a draft behind, by File
 	running *look           // under way; nil means none
 	seen    []draft.Info    // by the last look
 
@@ -145,7 +146,9 @@ const (
 // refused.
 func (n *Node) publishBehind(d *draft.Draft) {
 	before := d.Info()
+	n.drafts.behindOf(before.File, 1)
 	n.group.Go(func() error {
+		defer n.drafts.behindOf(before.File, -1)
 		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
 			_, err := d.Publish(n.ctx)
 			i := d.Info()

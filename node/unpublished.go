@@ -53,6 +53,19 @@ func (n *Node) keptFrom(before, i *draft.Info, err error) {
 	s.kept[i.File] = k
 }
 
+// behindOf counts the tasks that publish a draft behind, after it has added some.
+func (s *drafts) behindOf(file string, more int) int {
+	s.told.Lock()
+	defer s.told.Unlock()
+	if s.behind == nil {
+		s.behind = map[string]int{}
+	}
+	if s.behind[file] += more; s.behind[file] == 0 {
+		delete(s.behind, file)
+	}
+	return s.behind[file]
+}
+
 // cured is an error of publishing with what a person can do about it.
 func (n *Node) cured(i *draft.Info, err error) error {
 	explained := watch.Explained(err)
@@ -294,7 +307,7 @@ func (n *Node) publishNow(ctx context.Context, x *status.Draft) error {
 	}
 	i := d.Info()
 	n.keptFrom(&before, &i, err)
-	if i.State == draft.Waiting && i.Users == 0 && !i.Removed {
+	if i.State == draft.Waiting && i.Users == 0 && !i.Removed && n.drafts.behindOf(i.File, 0) == 0 {
 		n.publishBehind(d)
 	}
 	return n.cured(&i, err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,7 +72,11 @@ func TestDraftsAreSeenAndPublished(t *testing.T) {
 	// The bucket refuses writes. What was written is listed with the reason and the cure, status has it as a problem, and publish
 	// says why. Once the bucket takes writes, one call brings all that nobody has open, and nothing more is said.
 	s, p, c := outage(t, "immutable")
-	n := start(t, "", c.with)
+	var late atomic.Int64
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+	})
 	all := client(t, n)
 	if got := draftsOf(t, all); len(got) != 0 || n.Status(t.Context()).Drafts != nil {
 		t.Errorf("before a write: %v", got)
@@ -107,6 +112,13 @@ func TestDraftsAreSeenAndPublished(t *testing.T) {
 	results, err := all.PublishDrafts(t.Context(), []string{"/dir"})
 	if err != nil || len(results) != 1 || results[0].Failed == nil || !strings.Contains(results[0].Failed.Message, "/dir/a: ") || !strings.Contains(results[0].Failed.Message, "grant s3:PutObject") {
 		t.Errorf("%+v, %v", results, err)
+	}
+	late.Store(int64(time.Hour)) // it is kept from the bucket since the first try, not the last one
+	if _, err := all.PublishDrafts(t.Context(), []string{"/dir/a"}); err != nil {
+		t.Error(err)
+	}
+	if now := n.Status(t.Context()).Drafts; now.OldestS < 3600 || now.Troubles[0].ForS < 3600 || !draftsOf(t, all)["/dir/a"].Since.Equal(got["/dir/a"].Since) {
+		t.Errorf("an hour later: %+v", now)
 	}
 	if _, err := all.PublishDrafts(t.Context(), []string{"/dir/known"}); admin.KindOf(err) != admin.KindNotFound {
 		t.Errorf("what is in the bucket: %v", err)
@@ -256,4 +268,33 @@ func TestTheFormatOfDraftsIsAsked(t *testing.T) {
 	if Formats()["drafts"] != draft.Format || draft.Format < 1 {
 		t.Errorf("%v", Formats())
 	}
+}
+
+func TestStatusDoesNotWaitForADraft(t *testing.T) {
+	// A disk does not answer a writer, who holds its draft meanwhile. Status says what was seen last, and the truth once the disk
+	// has answered.
+	_, _, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	d := written(t, n, "a", "text", 0)
+	if open := n.Status(t.Context()).Drafts.States.Open; open != (status.DraftSum{Files: 1, Bytes: 4}) {
+		t.Fatalf("%+v", open)
+	}
+	hangs, answers, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.SetAttr(func(*draft.Attr) { close(hangs); <-answers })
+		_, _ = d.WriteAt([]byte("more"), 4)
+	}()
+	<-hangs
+	for range 2 { // and no second look begins
+		if open := n.Status(t.Context()).Drafts.States.Open; open != (status.DraftSum{Files: 1, Bytes: 4}) {
+			t.Errorf("%+v", open)
+		}
+	}
+	close(answers)
+	<-ended
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.Status(t.Context()).Drafts.States.Open.Bytes == 8 }) {
+		t.Error("the write is not seen")
+	}
+	d.Release()
 }
