@@ -17,8 +17,8 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// formatNow is the format of records. A record of a later one is not touched: Open fails.
-const formatNow = 1
+// Format is the version of records that this package writes. A record of a later one is not touched: Open fails.
+const Format = 1
 
 // A record is a line "hearth draft FORMAT HASH" with the XXH3 of the rest, and JSON. Names are bytes, as keys are.
 type record struct {
@@ -99,7 +99,7 @@ func (r *record) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "hearth draft %d %016x\n%s\n", formatNow, xxh3.Hash(body), body), nil
+	return fmt.Appendf(nil, "hearth draft %d %016x\n%s\n", Format, xxh3.Hash(body), body), nil
 }
 
 var errDamaged = errors.New("the record is damaged")
@@ -110,7 +110,7 @@ func decode(file string, text []byte) (*record, error) {
 	var format uint32
 	var hash string
 	_, err := fmt.Sscanf(string(head), "hearth draft %d %s", &format, &hash)
-	if err == nil && format > formatNow {
+	if err == nil && format > Format {
 		return nil, &newerError{file, format}
 	}
 	r := &record{}
@@ -131,7 +131,7 @@ type newerError struct {
 // Error names the file and the cure.
 func (e *newerError) Error() string {
 	return fmt.Sprintf("draft %s has format %d, this version of hearth reads up to %d: run the newer hearth again until it is published",
-		e.file, e.format, formatNow)
+		e.file, e.format, Format)
 }
 
 func (d *Draft) path(ext string) string {

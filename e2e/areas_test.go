@@ -22,13 +22,14 @@ func areas() []area {
 		fresh    = "versions-* changes-by-aws changed-behind-* no-if-match-* strict"
 		faulty   = "silent-origin sick-* killed-* away-* restart-during-outage"
 		disks    = "volume-* budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
-		observed = "dashboard metric-labels alert-rules doctor* explain status-*"
+		observed = "dashboard metric-labels alert-rules doctor* explain status-* drafts-verb"
 		first    = "quickstart commands examples daemon hangup wrong-set-ups demo* recipe-* service* dist container"
 		loading  = "warmup-* prefetch pins"
 	)
 	return []area{
 		{"cache", disks + " epochs-* large-*"},
 		{"fuse/keep", "kept-*"},
+		{"draft", "drafts-verb"},
 		{"fuse", reading + " " + mounts + " demo"},
 		{"namespace", reading + " " + fresh + " " + faulty + " odd-keys million-names ring-news ring-listings"},
 		{"origin", fresh + " " + faulty + " odd-keys wrong-set-ups"},

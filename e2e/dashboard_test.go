@@ -24,6 +24,7 @@ func observed(is func(string) func(level) string) []scenario {
 		{name: "dashboard", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("223 files, 2 jobs, 1 pin"), run: dashboard},
 		{name: "metric-labels", issue: "warm-up", from: all, limit: time.Minute, origin: "versitygw", size: is("20 files, 2 mounts"), run: metricLabels},
 		{name: "alert-rules", issue: "warm-up", from: full, limit: time.Minute, origin: "versitygw", size: is("13 rules"), run: alertRules},
+		{name: "drafts-verb", issue: "write", from: core, limit: time.Minute, origin: "versitygw behind the fault proxy", size: is("2 files"), run: draftsVerb},
 	}
 }
 

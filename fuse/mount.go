@@ -320,10 +320,10 @@ func (s *Server) Stats() Stats {
 		Names: f.holds.len(), Took: map[string]Took{"open": o.opened.load(), "read": o.read.load()},
 		Requests: map[string]int64{
 			"lookup": o.lookups.Load(), "getattr": o.getattrs.Load(), "open": o.opens.Load(),
-			"read": o.reads.Load(), "readdir": o.readDirs.Load(), "forget": o.forgets.Load(),
+			"read": o.reads.Load(), "readdir": o.readDirs.Load(), "forget": o.forgets.Load(), "write": o.writes.Load(),
 		},
 		Outcomes: map[string]int64{
-			"read_bytes": o.readBytes.Load(), "read_misses": o.misses.Load(), "interrupted": o.interrupts.Load(),
+			"read_bytes": o.readBytes.Load(), "written_bytes": o.writtenBytes.Load(), "read_misses": o.misses.Load(), "interrupted": o.interrupts.Load(),
 			"stale": o.staled.Load(), "errors": o.errors.Load(), "lent": o.lent.Load(), "complaints": o.complaints.Load(),
 			"lent_files": f.opens.lent.Load(), "taken_back": f.opens.takenBack.Load(),
 			"news_told": s.newsOps.told.Load(), "news_merged": s.newsOps.merged.Load(), "news_lost": s.newsOps.lost.Load(),

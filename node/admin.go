@@ -51,6 +51,7 @@ func (n *Node) routes() http.Handler {
 	n.jobs.keeper.Serve(answer)
 	n.ring.routes(answer, n.fileOf)
 	n.volumeRoutes(answer)
+	n.draftRoutes(answer)
 	mux.HandleFunc("GET /v1/ls", func(w http.ResponseWriter, r *http.Request) { admin.ServeList(w, r, n.list) })
 	mux.HandleFunc("GET /v1/cat", func(w http.ResponseWriter, r *http.Request) { admin.ServeCat(w, r, n.cat) })
 	mux.HandleFunc("GET /v1/goroutines", serveGoroutines)

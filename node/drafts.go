@@ -2,10 +2,10 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -18,27 +18,36 @@ import (
 // drafts are the files that writable mounts write. They are opened with the first such mount, or at the start if an earlier node
 // left some.
 type drafts struct {
-	mu    sync.Mutex // guards store, and is held while it is opened
-	store *draft.Store
+	mu    sync.Mutex                  // held while the store is opened
+	store atomic.Pointer[draft.Store] // nil means that there is none yet
+
+	told    sync.Mutex      // guards what is told of drafts; never held across I/O
+	kept    map[string]kept // those for which a publish failed, by File
+	dropped map[string]bool // files that were set aside and dropped since the start
+	behind  map[string]int  // tasks that publish a draft behind, by File
+	running *look           // under way; nil means none
+	seen    []draft.Info    // by the last look
+
+	published, failures atomic.Int64
 }
 
 // openDrafts opens the drafts on the cache disks.
 func (n *Node) openDrafts() (*draft.Store, error) {
 	n.drafts.mu.Lock()
 	defer n.drafts.mu.Unlock()
-	if n.drafts.store != nil {
-		return n.drafts.store, nil
+	if s := n.drafts.store.Load(); s != nil {
+		return s, nil
 	}
 	if n.disk == nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: "a writable mount needs a cache disk, where what is written lies until the bucket has it: give one with --cache-disks"}
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.uploader, Room: n.disk.Room, Published: n.published,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Room: n.disk.Room, Published: n.published,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
-	n.drafts.store = s
+	n.drafts.store.Store(s)
 	n.group.Go(func() error {
 		n.cleanDrafts(s)
 		return nil
@@ -57,6 +66,15 @@ func (n *Node) uploader(link string) (hearth.Uploader, error) {
 		return nil, fmt.Errorf("%s cannot be written: only buckets can", l.Origin.URL)
 	}
 	return up, nil
+}
+
+// publisher is the origin of a link, for drafts.
+func (n *Node) publisher(link string) (hearth.Uploader, error) {
+	up, err := n.uploader(link)
+	if err != nil {
+		return nil, err
+	}
+	return counting{up, n}, nil
 }
 
 // writing is what a writable mount needs.
@@ -85,6 +103,10 @@ const knowing = 10 * time.Second
 // published tells all who know names that a draft is an object.
 func (n *Node) published(d *draft.Draft, o hearth.Object) {
 	i := d.Info()
+	n.drafts.published.Add(1)
+	n.drafts.told.Lock()
+	delete(n.drafts.kept, i.File)
+	n.drafts.told.Unlock()
 	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, i.ID) })
 	ctx, cancel := context.WithTimeout(n.ctx, settling)
 	defer cancel()
@@ -133,15 +155,20 @@ const (
 // publishBehind publishes a draft that nobody has open. It tries until the bucket has it, somebody writes it again, or it is
 // refused.
 func (n *Node) publishBehind(d *draft.Draft) {
+	before := d.Info()
+	n.drafts.behindOf(before.File, 1)
 	n.group.Go(func() error {
+		defer n.drafts.behindOf(before.File, -1)
 		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
 			_, err := d.Publish(n.ctx)
 			i := d.Info()
 			switch {
 			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
 				return nil
-			case i.State == draft.Failed:
-				n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", err)
+			}
+			n.keptFrom(&before, &i, err)
+			if i.State == draft.Failed {
+				n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", n.cured(&i, err))
 				return nil
 			}
 			n.events.Trouble("draft "+i.Link+" "+i.Key, "a file that was written is not in the bucket yet", "key", i.Key, "cause", err)
@@ -194,8 +221,9 @@ func (n *Node) cleanDrafts(s *draft.Store) {
 func (n *Node) closeDrafts() error {
 	n.drafts.mu.Lock()
 	defer n.drafts.mu.Unlock()
-	if n.drafts.store == nil {
+	s := n.drafts.store.Load()
+	if s == nil {
 		return nil
 	}
-	return errors.Join(n.drafts.store.Close())
+	return s.Close()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/cache/segment"
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/fuse/keep"
 	"github.com/hearthfs/hearth/namespace/record"
@@ -139,7 +140,7 @@ func (n *Node) attendKeeper() {
 
 // Formats are the versions of what a node writes, by name. A program reads each up to its own.
 func Formats() map[string]int {
-	return map[string]int{"cache directory": disk.LabelFormat, "segments": segment.Format, "names": record.Format, "volume": volume.Format}
+	return map[string]int{"cache directory": disk.LabelFormat, "segments": segment.Format, "names": record.Format, "volume": volume.Format, "drafts": draft.Format}
 }
 
 // flushing bounds how long a node that makes way for another one writes what is queued: readers do not wait for it, since it

@@ -82,12 +82,13 @@ func labels() map[string]string {
 		"dir": "paths of cache directories, as many as are configured; mount points: the first " + strconv.Itoa(ring.Most) + " that were mounted since the start, and `other` for all further ones. " +
 			"What is mounted no more keeps its figures. A path that is not UTF-8 stands in quotes, with `\\x` for what is not",
 		"kind": "of answers: `lookup` (by name), `node` (by id), `listed` (a name in a listing); of questions: `head`, `probe` (is there a directory?), `listing` (a whole one)",
-		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`; what came of it: `read_misses` (not held here); " +
+		"op": "what the kernel asked: `lookup`, `getattr`, `open`, `read`, `readdir`, `forget`, `write`; what came of it: `read_misses` (not held here); " +
 			"`lent` (opens by passthrough); `lent_files`, `taken_back` (files of such opens: their difference is lent now); `stale` (ESTALE); `interrupted`; " +
 			"`errors` (EIO and such); `complaints` (the FUSE library's); `news_told`, `news_merged`, `news_lost` (notifications)",
 		"news":      "`told` (each node counts), `heard` (from a node), `asked` (of the owner or the bucket, for what was heard), `lost` (a node did not answer, or too many waited: it learns when its names' time is over)",
 		"outcome":   "`done`, `present` (held before), `changed` (another version was loaded), `vanished`, `not_kept` (no tier would), `failed`, `archived` (to be restored first), `unread` (a check could not look at it)",
 		"purpose":   "`readers` (read-ahead included), `warm_up`, `names`, `peers` (readers of other nodes of the ring)",
+		"state":     "`open`, `waiting` (tried again by the node), `publishing`, `failed` (refused), `set_aside` (its record is damaged)",
 		"tier":      "`ram`, `disk`, `volume`",
 		"volume":    "addresses of volumes, 16 at most",
 		"io":        "`read`, `write`, `flush`, `discard`",
@@ -106,6 +107,7 @@ func labels() map[string]string {
 // and neither is a metric whose labels have different units.
 const counts = `
 hearth_dir_declined_total hearth_dir_hanging hearth_dir_mended_total hearth_dir_stalls_total hearth_dir_unindexed
+hearth_drafts hearth_drafts_failures_total hearth_drafts_published_total
 hearth_egress_avoided_requests_total hearth_egress_requests_total
 hearth_keeper_starts_total
 hearth_listings_running

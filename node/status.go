@@ -26,7 +26,7 @@ func (n *Node) Status(context.Context) *status.Status {
 			Limit: n.limits.Memory, LimitBy: n.limits.MemoryBy, Heap: machine.HeapLimit()},
 		Processors: status.Processors{Threads: runtime.GOMAXPROCS(0), Limit: n.limits.Processors, LimitBy: n.limits.ProcessorsBy},
 		Tiers:      n.tierStatus(), Names: n.namesStatus(), Jobs: n.jobs.Lines(), Pins: n.jobs.keeper.List(), Warmup: n.jobs.Total(), Prefetch: n.jobs.prefetched(),
-		Ring: n.ring.line(n.started), S3: n.s3Line(), Keeper: n.keeperLine(),
+		Ring: n.ring.line(n.started), S3: n.s3Line(), Keeper: n.keeperLine(), Drafts: n.draftsLine(),
 		Origin: status.Origin{Verbs: map[string]int64{}},
 	}
 	for _, l := range n.links.list() {
@@ -135,7 +135,7 @@ func (x *mounted) status() status.Mount {
 	if kept {
 		at = ""
 	}
-	return status.Mount{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(), Kept: x.keeps.Load() && !x.drains,
+	return status.Mount{Dir: x.Dir, Detached: detached, At: at, Prefix: x.Prefix, Write: x.Write, Open: string(f.Open), Why: f.Why, Lacks: f.Lacks, Freshness: x.link.freshness.String(), Warning: x.link.warning(), Kept: x.keeps.Load() && !x.drains,
 		Timeouts: fmt.Sprintf("names %v, absent names %v", f.EntryTimeout.Round(time.Millisecond), f.NegativeTimeout.Round(time.Millisecond)),
 		Ops:      x.ops()}
 }

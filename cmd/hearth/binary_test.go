@@ -132,6 +132,14 @@ func TestExitCodes(t *testing.T) {
 		{"pin", 5, "hearth up"},
 		{"unpin", 2, "either paths or --all"},
 		{"evict", 2, "PATH is missing"},
+		{"drafts", 5, "hearth up"},
+		{"drafts ls", 5, "hearth up"},
+		{"drafts publish", 2, "either paths or --all"},
+		{"drafts publish --all /x", 2, "either paths or --all"},
+		{"drafts publish --all", 5, "hearth up"},
+		{"drafts drop", 2, "PATH is missing"},
+		{"drafts drop /x", 5, "hearth up"},
+		{"drafts pubish /x", 2, "the nearest is publish"},
 		{"refresh", 2, "PATH is missing"},
 		{"refresh /x", 5, "hearth up"},
 		{"warmup --check /x", 5, "hearth up"},
@@ -319,6 +327,9 @@ func TestNodeAnswersCommands(t *testing.T) {
 		{"refresh /", "/: asked for again: 1 directory listed, 1 name\n"},
 		{"pin", "PIN  FILES"},
 		{"evict --dry-run /a", "would drop "},
+		{"drafts", "DRAFT  SIZE"},
+		{"drafts ls -o json", "[]"},
+		{"drafts publish --all", "nothing waits"},
 	} {
 		args, want := c[0], c[1]
 		if stdout, stderr, code := h.run(strings.Fields(args)...); code != 0 || !strings.Contains(stdout, want) {
@@ -373,7 +384,7 @@ func TestExamplesRun(t *testing.T) {
 		for _, line := range lines {
 			args := strings.Fields(line)[1:]
 			apart := []string{"demo", "fsck", "up", "keep", "upgrade", "mount", "umount", "status", "explain", "warmup", "pin", "unpin", "evict", "refresh", "jobs", "wait", "cancel", "retry"}
-			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.HasPrefix(line, "  hearth volume") || strings.Contains(line, "s3://") {
+			if slices.Contains(apart, c.Name()) || strings.HasPrefix(line, "  hearth ring") && c.Name() != "key" || strings.HasPrefix(line, "  hearth volume") || strings.HasPrefix(line, "  hearth drafts") || strings.Contains(line, "s3://") {
 				// They need a mount point, a cache, a node or a network: only their flags are tried.
 				found, rest, err := rootCommand().Find(args)
 				if err != nil || found.ParseFlags(rest) != nil {

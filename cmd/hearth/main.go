@@ -52,7 +52,7 @@ func finish(err error) int {
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(), upCommand(), keepCommand(), upgradeCommand(), gatewayCommand(), mountCommand(), umountCommand(),
-		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), refreshCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
+		warmupCommand(), pinCommand(), unpinCommand(), evictCommand(), draftsCommand(), refreshCommand(), lsCommand(), statCommand(), catCommand(), duCommand(),
 		statusCommand(), explainCommand(), jobsCommand(), doctorCommand(), fsckCommand(),
 		ringCommand(), volumeCommand(), configCommand(), versionCommand(), completionCommand(),
 	}

@@ -188,7 +188,7 @@ func (f *mountFlags) attach(cmd *cobra.Command, client *admin.Client, r admin.Mo
 	if lost := nodeFlags(cmd); len(lost) > 0 {
 		fmt.Fprintf(os.Stderr, "hearth: %s ignored: only a node that starts takes it, and one runs already at %s\n", strings.Join(lost, ", "), client.Socket())
 	}
-	say("mounted %s, read-only (open=%s, freshness %s), by the node at %s", m.Dir, m.Open, m.Freshness, client.Socket())
+	say("mounted %s, %s (open=%s, freshness %s), by the node at %s", m.Dir, m.Access(), m.Open, m.Freshness, client.Socket())
 	if f.daemon {
 		return true, detach()
 	}

@@ -227,7 +227,7 @@ func (c *serving) start(ctx context.Context, cmd *cobra.Command, config node.Con
 			end = "hearth umount " + m.Dir + " ends it"
 		}
 		c.up.Store(true)
-		say("mounted %s, read-only (open=%s, freshness %s); %s", m.Dir, m.Open, m.Freshness, end)
+		say("mounted %s, %s (open=%s, freshness %s); %s", m.Dir, m.Access(), m.Open, m.Freshness, end)
 	}
 	ended()
 	return n, n.Ready(ctx)

@@ -234,6 +234,34 @@ func (c *Client) Unpin(ctx context.Context, paths []string) (ended []string, err
 	return ended, c.call(ctx, http.MethodDelete, "/v1/pins?"+url.Values{"path": paths}.Encode(), nil, &ended)
 }
 
+// Drafts lists the files that were written and are not in their bucket.
+func (c *Client) Drafts(ctx context.Context) (all []status.Draft, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/drafts", nil, &all)
+	for i := range all {
+		all[i].Restore()
+	}
+	return all, err
+}
+
+// PublishDrafts publishes the drafts at and below paths, and returns once that is done or has failed. Without paths it publishes
+// all that nobody has open and that the caller may publish.
+func (c *Client) PublishDrafts(ctx context.Context, paths []string) (all []PublishedDraft, err error) {
+	err = c.call(ctx, http.MethodPost, "/v1/drafts/publish?"+url.Values{"path": paths}.Encode(), nil, &all)
+	for i := range all {
+		all[i].Restore()
+	}
+	return all, err
+}
+
+// DropDraft deletes a draft with its bytes, and returns what it was. force drops one that is open or being published, too.
+func (c *Client) DropDraft(ctx context.Context, path string, force bool) (*status.Draft, error) {
+	d := &status.Draft{}
+	q := url.Values{"path": {path}, "force": {strconv.FormatBool(force)}}
+	err := c.call(ctx, http.MethodDelete, "/v1/drafts?"+q.Encode(), nil, d)
+	d.Restore()
+	return d, err
+}
+
 // Evict drops what the tiers hold of the files at and below paths. With dry it only counts them: the files of
 // which something is held, and the bytes held.
 func (c *Client) Evict(ctx context.Context, paths []string, dry bool) (t warmup.Tally, err error) {

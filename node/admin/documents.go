@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth/node/config"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // This file has the documents of a node's admin API, which is HTTP and JSON on a Unix socket, with errors as
@@ -92,6 +93,13 @@ type Usage struct {
 	VolumeBytes *int64 `json:"volume_bytes,omitempty"`
 	// Hidden counts keys that have no name. They are not in the sums.
 	Hidden int64 `json:"hidden,omitempty"`
+}
+
+// PublishedDraft is what came of a draft for which somebody asked.
+type PublishedDraft struct {
+	status.Draft
+	// Failed is why it is not in its bucket, with the cure. nil means that it is.
+	Failed *Error `json:"failed,omitempty"`
 }
 
 // MountRequest asks a running node for a mount. If no link covers its Origin, the node first makes a link for

@@ -56,6 +56,11 @@ func table() map[string]right {
 		"GET /v1/pins":    member,
 		"DELETE /v1/pins": member,
 
+		// Files that were written. Everybody sees all of them. The file's owner decides who may publish and drop it.
+		"GET /v1/drafts":          member,
+		"POST /v1/drafts/publish": member,
+		"DELETE /v1/drafts":       member,
+
 		// What all users share.
 		// A volume names a device of this machine or a target, and a file with a secret.
 		"POST /v1/volumes":   owner("attach a volume", asRoot),

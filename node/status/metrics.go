@@ -53,6 +53,11 @@ func table() []row {
 		{"hearth_scrub_last_pass_timestamp_seconds", "tiers[].dirs[dir=path].scrub.last.ended", "When the last whole pass of the scrub ended; 0: none has."},
 		{"hearth_memory_budget_bytes", "memory.budget", "The RAM budget in bytes."},
 		{"hearth_memory_used_bytes", "memory.used", "Bytes that count against the RAM budget."},
+		{"hearth_drafts", "drafts.states[state].files", "Files that were written here and are not in their bucket; alert on failed and set_aside."},
+		{"hearth_drafts_bytes", "drafts.states[state].bytes", "Bytes of files that were written here and are not in their bucket."},
+		{"hearth_drafts_oldest_seconds", "drafts.oldest_s", "For how long the oldest written file has been kept from its bucket, which was away or refused it; 0: none is."},
+		{"hearth_drafts_published_total", "drafts.published", "Files that were written and became objects."},
+		{"hearth_drafts_failures_total", "drafts.failures", "Requests to buckets that failed while written files were published."},
 		{"hearth_memory_views", "memory.views", "Views alive; a number that only grows is a bug."},
 
 		{"hearth_volume_used_bytes", "tiers[].volumes[volume=address].used", "Bytes of a volume's segments in which anything was written, by any node."},

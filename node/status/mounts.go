@@ -27,13 +27,15 @@ func TookSum(op string) string { return tookSum + op }
 func ExportMounts(all map[string]map[string]int64, out chan<- prometheus.Metric) {
 	asked := prometheus.NewDesc("hearth_mount_ops_total", "What the kernel asked of a mount, and what came of it.", []string{"dir", "op"}, nil)
 	read := prometheus.NewDesc("hearth_mount_read_bytes_total", "Bytes that the kernel's reads of a mount were answered with.", []string{"dir"}, nil)
+	written := prometheus.NewDesc("hearth_mount_written_bytes_total", "Bytes that the kernel wrote to a mount.", []string{"dir"}, nil)
 	for dir, ops := range all {
 		for op, n := range ops {
-			if op != "read_bytes" && !strings.HasPrefix(op, tookBucket) && !strings.HasPrefix(op, tookSum) {
+			if op != "read_bytes" && op != "written_bytes" && !strings.HasPrefix(op, tookBucket) && !strings.HasPrefix(op, tookSum) {
 				out <- prometheus.MustNewConstMetric(asked, prometheus.CounterValue, float64(n), valid([]string{dir, op})...)
 			}
 		}
 		out <- prometheus.MustNewConstMetric(read, prometheus.CounterValue, float64(ops["read_bytes"]), valid([]string{dir})...)
+		out <- prometheus.MustNewConstMetric(written, prometheus.CounterValue, float64(ops["written_bytes"]), valid([]string{dir})...)
 		out <- took("hearth_mount_open_seconds", "How long the kernel's opens of a mount waited for their answer; open=none answers one.", ops, "open", dir)
 		out <- took("hearth_mount_read_seconds", "How long the kernel's reads of a mount waited for their answer; what lies in its page cache is not asked for.", ops, "read", dir)
 	}

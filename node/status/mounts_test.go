@@ -23,7 +23,7 @@ func TestAMountsAnswersAreAHistogram(t *testing.T) {
 	r.MustRegister(fakeMount{"read": 6, "read_bytes": 9, TookBucket("read", time.Millisecond): 1, TookBucket("read", time.Second): 2, TookBucket("read", 0): 3,
 		TookSum("read"): int64(90 * time.Second), TookBucket("open", time.Second): 4, TookSum("open"): 5})
 	families, err := r.Gather()
-	if err != nil || len(families) != 4 {
+	if err != nil || len(families) != 5 {
 		t.Fatalf("%d metrics, %v", len(families), err)
 	}
 	for _, f := range families {

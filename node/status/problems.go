@@ -19,6 +19,7 @@ func (s *Status) FindProblems() []string {
 	if s.Names.Stale != "" {
 		all = append(all, "an origin cannot be asked, the last known names are shown: "+s.Names.Stale)
 	}
+	all = append(all, draftProblems(s.Drafts)...)
 	for _, t := range s.Tiers {
 		for _, d := range t.Dirs {
 			if d.Ill != "" {

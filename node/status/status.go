@@ -49,6 +49,8 @@ type Status struct {
 	// Ring is the node's part in a ring, and S3 its S3 endpoint. Each is nil if the node has none.
 	Ring *RingLine `json:"ring,omitempty"`
 	S3   *S3Line   `json:"s3,omitempty"`
+	// Drafts are files that were written and are not in their bucket. It is nil if no mount of the node was ever writable.
+	Drafts *Drafts `json:"drafts,omitempty"`
 	// Reads are what mounts were asked for over time. Waits is how many seconds readers waited, by cause:
 	// origin, throttled, volume, disk, list. Egress is what origins were asked for, and what not.
 	Reads  Reads              `json:"reads"`
@@ -178,6 +180,8 @@ type Mount struct {
 	Detached bool   `json:"detached,omitempty"`
 	At       string `json:"at,omitempty"`
 	Prefix   string `json:"prefix"`
+	// Write is through where files can be written (hearth mount --write). It is empty where they cannot.
+	Write string `json:"write,omitempty"`
 	// Open is the mode in force, and Why the reason for it.
 	Open string `json:"open"`
 	Why  string `json:"why"`
@@ -192,6 +196,14 @@ type Mount struct {
 	// Kept means that the mount outlives this node: a keeper has it.
 	Kept bool             `json:"kept,omitempty"`
 	Ops  map[string]int64 `json:"ops,omitempty"`
+}
+
+// Access says whether files can be written, in a word.
+func (m *Mount) Access() string {
+	if m.Write != "" {
+		return "writable"
+	}
+	return "read-only"
 }
 
 // Memory is the RAM budget and what counts against it, in bytes.

@@ -66,7 +66,7 @@ func Lines(s *status.Status, o Options) []string {
 	for _, p := range wrong[min(1, len(wrong)):] {
 		top.head = append(top.head, broken("also: "+cli.QuoteText(p), o.Width)...)
 	}
-	all := []section{top, reads(s), tiers(s), ring(s.Ring), s3(s.S3), links(s, o.Width), mounts(s), jobs(s, o.Width), held(s.Pins), rest(s)}
+	all := []section{top, reads(s), tiers(s), ring(s.Ring), s3(s.S3), links(s, o.Width), mounts(s), drafts(s.Drafts), jobs(s, o.Width), held(s.Pins), rest(s)}
 	if o.Verbose {
 		all = append(all, section{head: details(s)})
 		o.Height = 0
@@ -204,6 +204,9 @@ func mounts(s *status.Status) section {
 	rows := []string{"MOUNT\tPREFIX\tOPEN\tFRESHNESS\tKERNEL TIMEOUTS\tWHY"}
 	for _, m := range s.Mounts {
 		open, why := m.Open, m.Why
+		if m.Write != "" {
+			open += ", " + m.Access()
+		}
 		switch {
 		case m.Detached:
 			open, why = "detached", "nothing is mounted there any more; who uses it still may finish"

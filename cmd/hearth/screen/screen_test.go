@@ -300,3 +300,34 @@ func TestNothingOfStrangersIsObeyed(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+func TestDraftsAreShown(t *testing.T) {
+	// The screen has a line about files that were written: how many there are by state, and why the oldest is not in its bucket.
+	// A writable mount says so. A node without drafts has no line.
+	s := usual()
+	s.Mounts[1].Write = "through"
+	s.Drafts = &status.Drafts{OldestS: 300, Why: "/ckpt/a: writing is denied\x1b; grant it", Published: 1200,
+		States: status.DraftStates{Open: status.DraftSum{Files: 2, Bytes: 1 << 20}, Failed: status.DraftSum{Files: 1, Bytes: 1 << 20}, Aside: status.DraftSum{Files: 1}}}
+	lines := Lines(s, Options{})
+	has(t, lines, "drafts  1 failed, 1 set aside, 2 open, 2.0 MiB; 1.20k published since the start; the oldest for 5m0s: /ckpt/a: writing is denied\\x1b; grant it", "passthrough, writable")
+	s.Drafts = &status.Drafts{}
+	has(t, Lines(s, Options{}), "drafts  none; 0 published since the start")
+	wide(t, Lines(s, Options{Width: 80, Height: 24}), 80, 24)
+	s.Drafts = nil
+	if text := strings.Join(Lines(s, Options{}), "\n"); strings.Contains(text, "drafts") {
+		t.Error(text)
+	}
+}
+
+func TestDraftsAreListed(t *testing.T) {
+	// hearth drafts has a row for each: its name, quoted, its state and since when, and what is wrong with it.
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	var b strings.Builder
+	if err := PrintDrafts(&b, []status.Draft{
+		{Name: "/a b", State: status.DraftOpen, Size: 1 << 20, Since: at},
+		{Name: "/c/x.data.aside", State: status.DraftAside, Since: at, Why: "damaged\n; cure"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	has(t, strings.Split(b.String(), "\n"), "'/a b'           1.0 MiB  open       "+cli.Stamp(at)+"  -", "/c/x.data.aside  0 B      set aside  "+cli.Stamp(at)+`  damaged\n; cure`)
+}
