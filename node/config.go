@@ -62,11 +62,13 @@ type Config struct {
 type (
 	Link   = config.Link
 	Origin = config.Origin
-	Cache  = config.Cache
-	Disk   = config.Disk
-	Size   = config.Size
-	Mount  = config.Mount
-	Admin  = config.Admin
+	// OriginWrite says how a bucket is written.
+	OriginWrite = config.OriginWrite
+	Cache       = config.Cache
+	Disk        = config.Disk
+	Size        = config.Size
+	Mount       = config.Mount
+	Admin       = config.Admin
 )
 
 // DefaultListen is the address of /metrics and /healthz.

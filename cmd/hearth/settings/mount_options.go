@@ -31,7 +31,7 @@ func (s *Settings) writes() error {
 	switch asked := s.Asked["ro"]; {
 	case asked == "ro" && s.Mount.Write == config.WriteThrough:
 		return cli.Usagef("-o ro and --write %s exclude each other: give one", s.Mount.Write)
-	case asked == "rw" && s.Mount.Write == config.WriteOff:
+	case asked == "rw" && !s.ByMount8 && s.Mount.Write == config.WriteOff:
 		return cli.Usagef("-o rw and --write %s exclude each other: give one", s.Mount.Write)
 	case asked == "ro":
 		s.Mount.Write = config.WriteOff
