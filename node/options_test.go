@@ -1,6 +1,9 @@
 package node
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -104,5 +107,31 @@ func TestWritableMountsThatAreRefused(t *testing.T) {
 	_, err = files.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: t.TempDir(), Write: "through"}})
 	if admin.KindOf(err) != admin.KindUsage || !strings.Contains(err.Error(), "only buckets can") {
 		t.Errorf("a directory: %v", err)
+	}
+}
+
+func TestAnOlderVersionDoesNotGetDrafts(t *testing.T) {
+	// A version that does not know drafts may take the place of a node that has none, and is refused by one that may have some.
+	old := filepath.Join(t.TempDir(), "hearth")
+	formats := Formats()
+	formats["cache directory"]--
+	text, err := json.Marshal(map[string]any{"version": "0.1", "formats": formats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(old, []byte("#!/bin/sh\necho '"+string(text)+"'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, "file://"+t.TempDir(), func(c *Config) {
+		c.Cache.NoDisk, c.Cache.Disks = false, []Disk{{Path: t.TempDir(), Size: Size{Bytes: 64 << 20}}}
+	})
+	if err := readsAll(t.Context(), old, n.formats()); err != nil {
+		t.Errorf("without drafts: %v", err)
+	}
+	if _, err := n.openDrafts(); err != nil {
+		t.Fatal(err)
+	}
+	if err := readsAll(t.Context(), old, n.formats()); admin.KindOf(err) != admin.KindRefused || !strings.Contains(err.Error(), "its format of the cache directory is 1, and this one's 2") {
+		t.Errorf("with drafts: %v", err)
 	}
 }

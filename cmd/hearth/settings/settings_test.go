@@ -1,8 +1,8 @@
 package settings
 
 import (
-	"fmt"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
