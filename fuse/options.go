@@ -215,10 +215,18 @@ func (o *Options) setOne(option string) error {
 	name, value, _ := strings.Cut(option, "=")
 	switch name {
 	case "rw":
-		return errors.New("this version mounts read-only; use ro")
+		if o.Writing == nil {
+			return errors.New("a mount without Writing is read-only; use ro")
+		}
+		return nil
+	case "ro":
+		if o.Writing != nil {
+			return errors.New("a mount with Writing is writable; use rw")
+		}
+		return nil
 	case "dev", "suid", "atime", "relatime", "strictatime", "diratime", "sync", "remount", "bind":
 		return errors.New("not possible here")
-	case "", "ro", "defaults", "default_permissions", "noatime", "nodiratime", "nodev", "nosuid", "async", "exec",
+	case "", "defaults", "default_permissions", "noatime", "nodiratime", "nodev", "nosuid", "async", "exec",
 		"auto", "noauto", "user", "nouser", "users", "group", "owner", "nofail", "_netdev", "comment", "norelatime":
 		return nil // the default here, or meant for the caller
 	case "noexec":

@@ -364,7 +364,7 @@ func TestMountOptions(t *testing.T) {
 		{"uid=1000,gid=100,allow_other", "444 555 1000:100 true"},
 		{"umask=022", "755 755 0:0 false"},
 		{"fmask=0133,dmask=0022", "644 755 0:0 false"},
-		{"rw", "option rw: this version mounts read-only; use ro"},
+		{"rw", "option rw: a mount without Writing is read-only; use ro"},
 		{"umask=9", "option umask=9: needs a number"},
 		{"umask=1777", "option umask=1777: is no mask of permissions"},
 		{"uid=me", "option uid=me: needs a number"},

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -61,11 +62,13 @@ type Config struct {
 type (
 	Link   = config.Link
 	Origin = config.Origin
-	Cache  = config.Cache
-	Disk   = config.Disk
-	Size   = config.Size
-	Mount  = config.Mount
-	Admin  = config.Admin
+	// OriginWrite says how a bucket is written.
+	OriginWrite = config.OriginWrite
+	Cache       = config.Cache
+	Disk        = config.Disk
+	Size        = config.Size
+	Mount       = config.Mount
+	Admin       = config.Admin
 )
 
 // DefaultListen is the address of /metrics and /healthz.
@@ -181,29 +184,81 @@ func (c *Config) checkLinks(add func(string, error)) {
 		taken[p] = true
 		_, err = parseFreshness(l.Freshness)
 		add(key+".freshness", err)
+		if err := origin.Write(l.Origin.Write).Problem(l.Origin.Connections); err != nil {
+			add(key+".origin.write", usage("link %s: origin.%v", p, err))
+		}
+		add(key+".write", checkWrites(Mount{Write: l.Write, Fsync: l.Fsync}, "link "+p, l.Origin.URL))
 		if err := s3gw.Configurable(l.Origin.URL, c.S3.Listen); l.Configure && err != nil {
 			add(key+".configure", usage("%v", err))
 		}
 	}
 }
 
-// checkMount compares a mount's freshness and open mode with the link that it lies in, if there is one.
-func (c *Config) checkMount(m Mount) error {
-	var of *Link
+// linkOf returns the index of the link that a mount lies in, or -1.
+func (c *Config) linkOf(m Mount) int {
+	of := -1
 	for i, l := range c.Links {
 		_, ok := belowPath(cleanPath(m.Prefix), cleanPath(l.Path))
-		if ok && (of == nil || len(cleanPath(l.Path)) > len(cleanPath(of.Path))) {
-			of = &c.Links[i]
+		if ok && (of < 0 || len(cleanPath(l.Path)) > len(cleanPath(c.Links[of].Path))) {
+			of = i
 		}
 	}
-	if of == nil {
+	return of
+}
+
+// Written returns the links, with Write through for all that a mount of the configuration writes.
+func (c *Config) Written() []Link {
+	all := slices.Clone(c.Links)
+	for _, m := range c.Mounts {
+		if i := c.linkOf(m); i >= 0 && writes(m, c.Links[i]).Write == config.WriteThrough {
+			all[i].Write = config.WriteThrough
+		}
+	}
+	return all
+}
+
+// checkMount compares what a mount asks for with the link that it lies in, if there is one.
+func (c *Config) checkMount(m Mount) error {
+	i := c.linkOf(m)
+	if i < 0 {
 		return nil
+	}
+	of := c.Links[i]
+	if err := checkWrites(writes(m, of), "mount "+m.Dir, of.Origin.URL); err != nil {
+		return err
 	}
 	f, err := parseFreshness(of.Freshness)
 	if err != nil {
 		return nil // checkLinks reports it
 	}
 	return checkFreshness(m, f, cleanPath(of.Path))
+}
+
+// writes returns the mount with what its link says of writing where it says nothing. Its Write is through, or empty for read-only.
+func writes(m Mount, of Link) Mount {
+	m.Fsync = cmp.Or(m.Fsync, of.Fsync)
+	rw, ro := m.Writes()
+	if m.Write = ""; rw || !ro && of.Write == config.WriteThrough {
+		m.Write = config.WriteThrough
+	}
+	return m
+}
+
+// checkWrites returns why what is asked of writing cannot be had from an origin. who asks.
+func checkWrites(m Mount, who, url string) error {
+	switch {
+	case m.Write != "" && m.Write != config.WriteThrough && m.Write != config.WriteOff:
+		return usage("%s: write: %q is none of through, off", who, m.Write)
+	case m.Fsync != "" && m.Fsync != config.FsyncDisk && m.Fsync != config.FsyncBucket:
+		return usage("%s: fsync: %q is none of disk, bucket", who, m.Fsync)
+	case m.Write != config.WriteThrough:
+		return nil
+	case url != "" && !strings.HasPrefix(url, "s3:"):
+		return usage("%s: write: %s cannot be written, only buckets can (s3://): leave write out, or say ro", who, url)
+	case m.Open != "" && m.Open != string(fuse.Auto):
+		return usage("%s: open=%s is for read-only mounts, a writable one opens files plainly: leave open out, or say ro; data sets are best read by a read-only mount beside it", who, m.Open)
+	}
+	return nil
 }
 
 func validateMount(m Mount) error {
@@ -218,12 +273,16 @@ func validateMount(m Mount) error {
 	}
 	for _, o := range m.Options {
 		switch o {
-		case "", "ro", "nosuid", "nodev", "noexec":
-		case "rw":
-			return usage("mount %s: options: a mount is read-only in this version: take rw away", m.Dir)
+		case "", "ro", "rw", "nosuid", "nodev", "noexec":
 		default:
-			return usage("mount %s: options: %q is none of ro, nosuid, nodev, noexec", m.Dir, o)
+			return usage("mount %s: options: %q is none of ro, rw, nosuid, nodev, noexec", m.Dir, o)
 		}
+	}
+	if rw, ro := m.Writes(); rw && ro {
+		return usage("mount %s: it is to be writable (write: through, or rw) and read-only (write: off, or ro): say one", m.Dir)
+	}
+	if err := checkWrites(m, "mount "+m.Dir, ""); err != nil {
+		return err
 	}
 	if m.Freshness == "" {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/origin"
 )
 
@@ -40,6 +41,9 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 	}
 	if n.disk == nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: "a writable mount needs a cache disk, where what is written lies until the bucket has it: give one with --cache-disks"}
+	}
+	if err := n.disk.MarkDrafts(); err != nil {
+		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
 	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Room: n.disk.Room, Published: n.published,
@@ -79,22 +83,20 @@ func (n *Node) publisher(link string) (hearth.Uploader, error) {
 
 // writing is what a writable mount needs.
 func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
-	if x.Write != "through" {
-		return nil, usage("mount %s: write: %q is not through", x.Dir, x.Write)
-	}
 	if _, err := n.uploader(x.link.name); err != nil {
 		return nil, usage("mount %s: %v", x.Dir, err)
 	}
 	for _, other := range n.mounts.served() {
 		if other != x && other.Write != "" && other.link == x.link {
-			return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s is a writable mount of the same origin: a node has one, and read-only ones beside it", x.Dir, other.Dir)}
+			return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s is a writable mount of the same origin: a node has one, and read-only ones (ro) beside it", x.Dir, other.Dir)}
 		}
 	}
 	store, err := n.openDrafts()
 	if err != nil {
 		return nil, err
 	}
-	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind}, nil
+	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind,
+		SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 
 // knowing bounds how long names may be asked for that come or go with what was written.

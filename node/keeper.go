@@ -138,9 +138,18 @@ func (n *Node) attendKeeper() {
 	go k.Attend(func(text string) { n.events.Warn(text) }) // until the process ends, or Close
 }
 
-// Formats are the versions of what a node writes, by name. A program reads each up to its own.
+// Formats are the newest versions of what a node writes, by name. A program reads each up to its own.
 func Formats() map[string]int {
 	return map[string]int{"cache directory": disk.LabelFormat, "segments": segment.Format, "names": record.Format, "volume": volume.Format, "drafts": draft.Format}
+}
+
+// formats are the versions that a program must read to take this node's place.
+func (n *Node) formats() map[string]int {
+	all := Formats()
+	if delete(all, "cache directory"); n.disk != nil {
+		all["cache directory"] = n.disk.Format()
+	}
+	return all
 }
 
 // flushing bounds how long a node that makes way for another one writes what is queued: readers do not wait for it, since it
@@ -160,7 +169,7 @@ func (n *Node) Upgrade(ctx context.Context, program string) error {
 			return &admin.Error{Kind: admin.KindRefused, Message: "the mount " + x.Dir + " would end with the node: it needs a cache disk to outlive it. Unmount it, or end the node and start the other version"}
 		}
 	}
-	if err := readsAll(ctx, program); err != nil {
+	if err := readsAll(ctx, program, n.formats()); err != nil {
 		return err
 	}
 	if err := k.Become(program); err != nil {
@@ -207,8 +216,8 @@ func (n *Node) drain() {
 // HandedOver is closed when another version has the node's place.
 func (n *Node) HandedOver() <-chan struct{} { return n.handed }
 
-// readsAll returns an error unless a program is a Hearth that reads what this one writes.
-func readsAll(ctx context.Context, program string) error {
+// readsAll returns an error unless a program is a Hearth that reads formats.
+func readsAll(ctx context.Context, program string, formats map[string]int) error {
 	ctx, cancel := context.WithTimeout(ctx, flushing)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "version", "-o", "json")
@@ -224,7 +233,7 @@ func readsAll(ctx context.Context, program string) error {
 	if err != nil {
 		return usage("%s does not tell its version: %v", program, err)
 	}
-	for name, ours := range Formats() {
+	for name, ours := range formats {
 		if theirs, ok := v.Formats[name]; !ok || theirs < ours {
 			return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("%s (%s) cannot read what this node has written: its format of the %s is %d, and this one's %d", program, v.Version, name, theirs, ours)}
 		}

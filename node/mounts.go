@@ -118,6 +118,10 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
 		return err
 	}
+	x.Mount = writes(x.Mount, x.link.Link)
+	if err := checkWrites(x.Mount, "mount "+x.Dir, x.link.Origin.URL); err != nil {
+		return err
+	}
 	if err := checkFreshness(x.Mount, x.link.freshness, x.link.Path); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package origin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -99,6 +100,27 @@ func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
 	}
 	a.IfMatchDelete, err = asks("If-Match", probeETag, remove)
 	return a, err
+}
+
+// ProbeWrites finds out whether all may be done that a writable mount does: it begins an upload below the prefix, lists its parts
+// and aborts it, and deletes an object that is not there. It writes nothing. The error is that of the first that
+// failed. If it is not "", the upload of the key left could not be aborted.
+func (s *S3) ProbeWrites(ctx context.Context) (left string, err error) {
+	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + rand.Text()}
+	id, err := s.Begin(ctx, u)
+	if err != nil {
+		return "", err
+	}
+	_, err = s.Parts(ctx, u, id)
+	if e := s.Abort(context.WithoutCancel(ctx), u, id); e != nil {
+		left, err = u.Key, cmp.Or(err, e)
+	}
+	// Under a condition that no object meets, lest a versioned bucket gets a marker of it. Any answer but a denial will do.
+	e := s.remove(ctx, &write{op: "delete", key: u.Key, header: http.Header{"If-Match": {probeETag}}, again: true})
+	if err == nil && errors.Is(e, fs.ErrPermission) {
+		err = e
+	}
+	return left, err
 }
 
 // condition puts an Upload's condition into a write, and decides whether it may be sent again: under a

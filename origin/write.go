@@ -51,22 +51,31 @@ type writer struct {
 	counts struct{ puts, parts, copies, bytes atomic.Int64 }
 }
 
-// newWriter makes one for an origin of that many connections.
-func newWriter(w Write, connections int) (*writer, error) {
+// Problem returns what is not valid of w, for an origin of that many connections. 0 connections mean DefaultConnections.
+func (w Write) Problem(connections int) error {
+	connections = cmp.Or(connections, DefaultConnections)
 	half := max(1, connections/2)
 	switch {
 	case w.Connections < 0 || w.Connections > half:
-		return nil, fmt.Errorf("write.connections is %d: 1 to %d, half of connections, which is %d", w.Connections, half, connections)
+		return fmt.Errorf("write.connections is %d: 1 to %d, half of connections, which is %d", w.Connections, half, connections)
 	case w.Bandwidth < 0:
-		return nil, fmt.Errorf("write.bandwidth is %d bytes/s: write 0 for no limit", w.Bandwidth)
+		return fmt.Errorf("write.bandwidth is %d bytes/s: write 0 for no limit", w.Bandwidth)
 	case w.PartSize != 0 && (w.PartSize < leastPart || w.PartSize > mostPart):
-		return nil, fmt.Errorf("write.part_size is %d bytes: S3 takes parts of 5 MiB to 5 GiB", w.PartSize)
+		return fmt.Errorf("write.part_size is %d bytes: S3 takes parts of 5 MiB to 5 GiB", w.PartSize)
 	case w.SSE != "" && w.SSE != "AES256" && w.SSE != "aws:kms" && w.SSE != "aws:kms:dsse":
-		return nil, fmt.Errorf("write.sse %q is none of AES256, aws:kms and aws:kms:dsse", w.SSE)
+		return fmt.Errorf("write.sse %q is none of AES256, aws:kms and aws:kms:dsse", w.SSE)
 	case w.KMSKey != "" && (w.SSE == "" || w.SSE == "AES256"):
-		return nil, errors.New("write.kms_key is for write.sse aws:kms or aws:kms:dsse: set that, or leave the key out")
+		return errors.New("write.kms_key is for write.sse aws:kms or aws:kms:dsse: set that, or leave the key out")
 	}
-	w.Connections = cmp.Or(w.Connections, min(defaultWrites, half))
+	return nil
+}
+
+// newWriter makes one for an origin of that many connections.
+func newWriter(w Write, connections int) (*writer, error) {
+	if err := w.Problem(connections); err != nil {
+		return nil, err
+	}
+	w.Connections = cmp.Or(w.Connections, min(defaultWrites, max(1, connections/2)))
 	w.PartSize = cmp.Or(w.PartSize, defaultPartSize)
 	out := &writer{Write: w, slots: make(chan struct{}, w.Connections)}
 	if w.Bandwidth > 0 {

@@ -54,8 +54,13 @@ type directory struct {
 // counters are what Stats shows.
 type counters struct {
 	used, limit atomic.Int64 // bytes, as of the last look
+	// marked means that the label has LabelFormat as long as drafts may come.
+	marked atomic.Bool
 	// beside is what the namespace, jobs and drafts had allocated then, and drafted what drafts were given since.
 	beside, drafted atomic.Int64
+	measuring       sync.Mutex         // held while beside is measured
+	blocks          atomic.Int64       // allocated by blocks when the writer last looked
+	crowded         chan chan struct{} // asks the writer to make room; it closes what it gets
 	// Until the time full, the file system is believed to be full. Until slow, nobody waits for the
 	// writer. The pointers keep the monotonic clock, so that a change of the wall clock does no
 	// harm.
@@ -83,6 +88,7 @@ func newDirectory(do DirOptions, o *Options, node string) (*directory, error) {
 	}
 	d := &directory{path: path, opt: o, events: &o.Events, budget: do.Budget, floor: do.Floor, clock: clock{time.Now()}}
 	d.yields.Store(never)
+	d.crowded = make(chan chan struct{})
 	d.queue = newWriteQueue(max(o.QueueBytes/int64(len(o.Dirs)), hearth.BlockSize))
 	d.writer = writer{node: node, stopped: make(chan struct{})}
 	d.guard = device.New(device.Options{Patience: o.Patience, MaxLeft: maxLeft, Usable: d.readable, Hangs: d.hangs})

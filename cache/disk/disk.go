@@ -47,7 +47,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -365,37 +364,6 @@ func (s *Store) NamesDirs() []string {
 		}
 	}
 	return all
-}
-
-// DraftDirs returns the paths where drafts may lie, one in each directory in use. The bytes that they allocate count against that
-// directory's budget: blocks give way to them.
-func (s *Store) DraftDirs() []string {
-	var all []string
-	for _, d := range s.dirs {
-		if d.writable() {
-			all = append(all, filepath.Join(d.path, DraftsDir))
-		}
-	}
-	return all
-}
-
-// Room is asked before n more bytes of drafts are written in one of DraftDirs. It is syscall.ENOSPC when the budget would have
-// none left for them if all blocks gave way, and syscall.EIO for a directory that was ejected.
-func (s *Store) Room(dir string, n int64) error {
-	for _, d := range s.dirs {
-		if filepath.Join(d.path, DraftsDir) != dir {
-			continue
-		}
-		switch {
-		case !d.writable():
-			return syscall.EIO
-		case d.beside.Load()+d.drafted.Add(n) > d.budget:
-			d.drafted.Add(-n)
-			return syscall.ENOSPC
-		}
-		return nil
-	}
-	return syscall.EIO
 }
 
 // Close writes the queued blocks, and releases the directories.

@@ -208,6 +208,11 @@ func (d *directory) reopen() error {
 			return err
 		}
 		d.home, d.last = h, identity{h.id, deviceOf(d.path)}
+		if d.marked.Load() {
+			if err := relabel(d.path, LabelFormat); err != nil {
+				return err
+			}
+		}
 		if err := device.Prove(filepath.Join(d.path, LabelFile+".probe")); err != nil {
 			return err
 		}

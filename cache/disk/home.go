@@ -71,6 +71,9 @@ func openHome(path, node string, statfs statfsFunc, mended device.Mended) (_ *ho
 		}
 	}
 	device.Reclaim(filepath.Join(path, NamesDir), mended)
+	if err = relabel(path, formatOf(path)); err != nil { // the last process may have died with the mark, or without a draft left
+		return nil, err
+	}
 	return h, nil
 }
 

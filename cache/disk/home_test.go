@@ -33,7 +33,7 @@ func TestHomeRefusals(t *testing.T) {
 		name, file, text, says string
 	}{
 		{"foreign", "thesis.tex", "precious", `is not empty and not hearth's (it holds "thesis.tex"): choose another`},
-		{"newer", LabelFile, sealed(LabelFormat + 1), "has format 2, this version of hearth knows 1: run the newer hearth"},
+		{"newer", LabelFile, sealed(LabelFormat + 1), "has format 3, this version of hearth knows 2: run the newer hearth"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

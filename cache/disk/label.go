@@ -19,9 +19,33 @@ import (
 // This file reads and writes hearth.json, which says which node a cache directory belongs to, and
 // its format.
 
-// LabelFormat is the version of the directory's layout. Segments, objects and names have
-// versions of their own.
-const LabelFormat = 1
+// LabelFormat is the newest version of the directory's layout. Segments, objects and names have
+// versions of their own. A directory has it only while there are or may be drafts in it, which
+// a program that knows only plainFormat would not publish.
+const (
+	LabelFormat = 2
+	plainFormat = 1
+)
+
+// formatOf is the format that a directory must have for what lies in it. Where that cannot be told there
+// may be drafts.
+func formatOf(path string) int {
+	files, err := os.ReadDir(filepath.Join(path, DraftsDir))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
+		return plainFormat
+	}
+	return LabelFormat
+}
+
+// relabel gives a directory's label another format, and keeps its ids. It is durable once it has returned.
+func relabel(path string, format int) error {
+	l, err := ReadLabel(path)
+	if err != nil || l.Format == format {
+		return err
+	}
+	l.Format = format
+	return l.write(path)
+}
 
 // errLabelDamaged means that a label is not what was written.
 var errLabelDamaged = errors.New("damaged")
@@ -71,20 +95,24 @@ func writeLabel(path, node string) (Label, error) {
 	if node == "" {
 		node = newID()
 	}
-	l := Label{Format: LabelFormat, Node: node, Directory: newID()}
-	l.Check = l.Sum()
-	data, err := json.Marshal(l)
-	if err != nil {
-		return l, fmt.Errorf("write cache directory's id: %w", err)
-	}
+	l := Label{Format: formatOf(path), Node: node, Directory: newID()}
 	name := filepath.Join(path, LabelFile)
 	if err := device.ClearWay(name, false, nil); err != nil {
 		return l, err
 	}
-	if err := device.WriteDurably(name, append(data, '\n')); err != nil {
-		return l, fmt.Errorf("write cache directory's id: %w", err)
+	return l, l.write(path)
+}
+
+func (l Label) write(path string) error {
+	l.Check = l.Sum()
+	data, err := json.Marshal(l)
+	if err == nil {
+		err = device.WriteDurably(filepath.Join(path, LabelFile), append(data, '\n'))
 	}
-	return l, nil
+	if err != nil {
+		return fmt.Errorf("write cache directory's id: %w", err)
+	}
+	return nil
 }
 
 // newID is a random id of 128 bits.

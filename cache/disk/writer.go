@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/cache/evict"
-	"github.com/hearthfs/hearth/internal/device"
 )
 
 const (
@@ -44,10 +42,9 @@ type writer struct {
 	backoff time.Duration
 
 	lacking       lacking
-	evictions     int   // from the packed area since its last compaction
-	shrinking     bool  // pinned blocks may go
-	names         int64 // bytes allocated by the namespace, by jobs and by drafts
-	namesAt       time.Time
+	evictions     int       // from the packed area since its last compaction
+	shrinking     bool      // pinned blocks may go
+	namesAt       time.Time // when beside was measured
 	lookedAt      time.Time
 	random        uint64
 	batch         []queueItem
@@ -90,6 +87,12 @@ func (d *directory) run() {
 			if now := time.Now(); now.Sub(d.lookedAt) > d.opt.Check {
 				d.check(now)
 			}
+			select {
+			case done := <-d.crowded:
+				d.check(time.Now())
+				close(done)
+			default:
+			}
 			continue
 		}
 		if d.queue.Closed() {
@@ -99,6 +102,10 @@ func (d *directory) run() {
 		d.guard.Writer.Rest()
 		select {
 		case <-d.queue.Ready():
+		case done := <-d.crowded:
+			d.guard.Writer.Work()
+			d.check(time.Now())
+			close(done)
 		case <-tick.C:
 			d.guard.Writer.Work()
 			d.check(time.Now())
@@ -118,6 +125,9 @@ func (d *directory) shut() {
 		}
 	}
 	if d.home != nil {
+		if d.marked.Load() && d.writable() {
+			_ = relabel(d.path, formatOf(d.path)) // else the next process does it
+		}
 		d.home.close()
 	}
 }
@@ -225,16 +235,13 @@ func (d *directory) look() (used, limit int64) {
 		used = vol.used()
 	}
 	if now := time.Now(); now.Sub(d.namesAt) > namesEvery {
-		d.names, d.namesAt = 0, now
-		d.drafted.Store(0) // the usage has them
-		for _, beside := range []string{NamesDir, namesAgainDir, JobsDir, DraftsDir} {
-			d.names += device.Usage(filepath.Join(d.path, beside))
-		}
+		d.measure(0)
+		d.namesAt = now
 	}
-	used += d.names + d.drafted.Load()
-	d.beside.Store(d.names)
+	d.blocks.Store(used)
+	used += d.besides()
 	limit = d.budget
-	defer func() { d.policy.SetLimit(limit - d.names) }()
+	defer func() { d.policy.SetLimit(limit - d.besides()) }()
 	var st unix.Statfs_t
 	if err := d.opt.statfs(d.path, &st); err == nil {
 		limit = max(0, min(limit, used+int64(st.Bavail)*st.Bsize-d.floor))

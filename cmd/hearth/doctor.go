@@ -25,7 +25,8 @@ func doctorCommand() *cobra.Command {
 		Short: "Look whether hearth can work here, and say what to do where it cannot",
 		Long: "Look at what the configuration names - FUSE by a mount that is taken away at once, limits, memory,\n" +
 			"cache directories and their speed, volumes, addresses, the node if one runs, and of each origin\n" +
-			"credentials, clock and abilities - or at ORIGIN alone. A line for each check: OK, WARN or FAIL, what\n" +
+			"credentials, clock and abilities, and if it is to be written whether it may be, by an upload that is\n" +
+			"begun and aborted - or at ORIGIN alone. A line for each check: OK, WARN or FAIL, what\n" +
 			"was found, and the cure. Nothing is left behind, and nothing is waited for longer than 20 seconds.\n" +
 			"Of volumes that the node has beside the configuration it is asked how they are. Exit code 6:\n" +
 			"something FAILs.",
@@ -125,7 +126,7 @@ func doctorOptions(c *cli.Common, cmd *cobra.Command, args []string) (o doctor.O
 	if err != nil && !o.Alone {
 		return o, err
 	}
-	o.Links, o.Version, o.Cache, o.Admin, o.Without = config.Links, config.Version, config.Cache, config.Admin, config.FuseWithout
+	o.Links, o.Version, o.Cache, o.Admin, o.Without = config.Written(), config.Version, config.Cache, config.Admin, config.FuseWithout
 	o.Ring, o.Volumes = config.Ring, config.Volumes
 	if o.Alone {
 		o.Links = o.Links[:1]

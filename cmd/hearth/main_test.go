@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,12 +44,31 @@ func TestReferencePageIsCurrent(t *testing.T) {
 
 func TestMountHelper(t *testing.T) {
 	// mount(8) calls mount.hearth with its own habits.
-	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"))
+	args, err := mountHelperArgs(strings.Fields("s3://b/p /mnt/d -s -n -o rw,config=/e.yaml,open=none -t fuse.hearth"), "")
 	if err != nil || strings.Join(args, " ") != "mount --daemon --by-mount8 --sloppy --config /e.yaml -o rw,open=none -- s3://b/p /mnt/d" {
 		t.Errorf("%q, %v", args, err)
 	}
-	if _, err := mountHelperArgs([]string{"s3://b"}); cli.ExitCode(err) != cli.ExitUsage {
+	if _, err := mountHelperArgs([]string{"s3://b"}, ""); cli.ExitCode(err) != cli.ExitUsage {
 		t.Errorf("without a directory: %v", err)
+	}
+}
+
+func TestALineOfFstabThatSaysRW(t *testing.T) {
+	// mount(8) hands rw on whether a line says it or not. Only a line for that very directory that says it itself, and no ro after
+	// it, makes the mount writable.
+	for fstab, want := range map[string]bool{
+		"": false,
+		"s3://b /mnt/d\\040x hearth rw,_netdev 0 0\n":                                            true,
+		"# a comment\n\ns3://b /mnt/d\\040x/ hearth _netdev,rw\n":                                true,
+		"s3://b /mnt/d\\040x hearth defaults 0 0\n":                                              false,
+		"s3://b /mnt/d\\040x hearth rw,ro 0 0\n":                                                 false,
+		"s3://b /mnt/other hearth rw 0 0\ns3://b /mnt/d\\040x hearth defaults,uid=1 0 0\nbroken": false,
+		"# s3://b /mnt/d\\040x rw rw\n#s3://b /mnt/d\\040x hearth rw 0 0\n":                      false,
+	} {
+		args, err := mountHelperArgs([]string{"s3://b", "/mnt/d x", "-o", "rw"}, fstab)
+		if got := slices.Contains(args, "write=through"); err != nil || got != want {
+			t.Errorf("%q: %q, %v", fstab, args, err)
+		}
 	}
 }
 

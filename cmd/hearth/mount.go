@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type mountFlags struct {
 func mountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mount ORIGIN DIR", GroupID: "run",
-		Short: "Show a bucket as a directory, read-only",
+		Short: "Show a bucket as a directory",
 		Long: "Mount ORIGIN (s3://bucket/prefix, file:///dir, or a path of the running node's tree)\n" +
 			"at DIR. If this machine's node runs, it makes the mount; else a node is started in\n" +
 			"this process and serves until the last mount is gone. Ctrl-C unmounts; a closed terminal\n" +
@@ -72,6 +73,7 @@ func (f *mountFlags) mount(cmd *cobra.Command, origin, dir string) error {
 	if err != nil {
 		return err
 	}
+	s.ByMount8 = f.byMount8
 	if err := s.MountOptions(f.options, f.sloppy); err != nil {
 		return err
 	}
@@ -110,6 +112,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		o = o.WithEnvironment()
 		o.CAFile = fromHere(o.CAFile)
 		request.Origin = &o
+		request.Write, request.Fsync = cmp.Or(request.Write, s.Root.Write), cmp.Or(request.Fsync, s.Root.Fsync)
 	} else {
 		request.Prefix = origin
 	}

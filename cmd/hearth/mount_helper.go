@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
@@ -10,8 +12,9 @@ import (
 const mount8Flag = "by-mount8"
 
 // mountHelperArgs turns the arguments that mount(8) gives to mount.hearth into
-// those of `hearth mount`: SPEC DIR [-sfnv] [-N ns] [-o options] [-t type].
-func mountHelperArgs(args []string) ([]string, error) {
+// those of `hearth mount`: SPEC DIR [-sfnv] [-N ns] [-o options] [-t type]. fstab is the text
+// of /etc/fstab.
+func mountHelperArgs(args []string, fstab string) ([]string, error) {
 	translated := []string{"mount", "--daemon", "--" + mount8Flag}
 	var plain []string
 	for i := 0; i < len(args); i++ {
@@ -40,7 +43,26 @@ func mountHelperArgs(args []string) ([]string, error) {
 	if len(plain) != 2 {
 		return nil, cli.Usagef("mount.hearth ORIGIN DIR [-o options]")
 	}
+	if saysRW(fstab, plain[1]) {
+		translated = append(translated, "-o", "write=through")
+	}
 	return append(append(translated, "--"), plain...), nil
+}
+
+// saysRW reports whether the line of fstab for a directory says rw itself. What mount(8) hands on
+// does not tell that.
+func saysRW(fstab, dir string) bool {
+	escapes := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(fstab) {
+		f := strings.Fields(line)
+		if len(f) > 3 && !strings.HasPrefix(f[0], "#") && filepath.Clean(escapes.Replace(f[1])) == filepath.Clean(dir) {
+			options := strings.Split(f[3], ",")
+			if rw := slices.Index(options, "rw"); rw >= 0 && !slices.Contains(options[rw:], "ro") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // helperOptions turns the option config=, which is no parameter, into the flag --config.

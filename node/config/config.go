@@ -6,6 +6,7 @@ package config
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,6 +24,10 @@ type Link struct {
 	// Configure passes on the requests by which S3 clients configure the bucket. S3.Configure does so for
 	// all buckets.
 	Configure bool `json:"configure,omitempty"`
+	// Write is through for a link whose mounts are writable unless they say ro. Empty means that they are read-only.
+	Write string `json:"write,omitempty"`
+	// Fsync is what its writable mounts have for theirs. Empty means disk.
+	Fsync string `json:"fsync,omitempty"`
 }
 
 // Origin says how to reach a bucket. Credentials come from where the AWS tools find them, never from here.
@@ -52,6 +57,24 @@ type Origin struct {
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 	// Timeout is how long an answer may stay silent. 0 means 10 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
+	// Write says how the bucket is written.
+	Write OriginWrite `json:"write,omitzero"`
+}
+
+// OriginWrite says how a bucket is written.
+type OriginWrite struct {
+	// Connections bounds the writes in flight, from 1 to half of Origin.Connections. 0 means 32, or that half if it is less.
+	Connections int `json:"connections,omitempty"`
+	// Bandwidth limits what is sent, in bytes/s. 0 means no limit.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// PartSize is the size of the parts of a large object, in bytes, from 5 MiB to 5 GiB. 0 means 16 MiB.
+	PartSize int64 `json:"part_size,omitempty"`
+	// SSE is AES256, aws:kms or aws:kms:dsse. Empty means as the bucket says.
+	SSE string `json:"sse,omitempty"`
+	// KMSKey is the id or ARN of the key for aws:kms and aws:kms:dsse. Empty means the origin's own.
+	KMSKey string `json:"kms_key,omitempty"`
+	// StorageClass is that of what is written. Empty means the bucket's default.
+	StorageClass string `json:"storage_class,omitempty"`
 }
 
 // WithEnvironment fills in the endpoint that the AWS variables of this process name, so that a node that
@@ -148,10 +171,26 @@ type Mount struct {
 	DirMode  uint32 `json:"dir_mode,omitempty"`
 	// NoPrefetch turns prefetch off: only what is read through this mount is brought.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
-	// Write is through for a writable mount: close(2) answers once the bucket has what was written. Empty means read-only.
+	// Write is through for a writable mount: close(2) answers once the bucket has what was written. It is off for a
+	// read-only one. Empty means as the link says.
 	Write string `json:"write,omitempty"`
-	// Options are the options of mount(8) that the kernel takes: nodev, nosuid, noexec.
+	// Fsync says what fsync(2) of a writable mount waits for: this node's disk, or the bucket. Empty means as the link says.
+	Fsync string `json:"fsync,omitempty"`
+	// Options are options of mount(8): nodev, nosuid and noexec, which the kernel takes; rw and ro, which say what Write does.
 	Options []string `json:"options,omitempty"`
+}
+
+// The values of Write and of Fsync.
+const (
+	WriteThrough = "through"
+	WriteOff     = "off"
+	FsyncDisk    = "disk"
+	FsyncBucket  = "bucket"
+)
+
+// Writes reports whether the mount asks to be writable, or read-only. Neither means that its link says.
+func (m Mount) Writes() (writable, readOnly bool) {
+	return m.Write == WriteThrough || slices.Contains(m.Options, "rw"), m.Write == WriteOff || slices.Contains(m.Options, "ro")
 }
 
 // Admin is where a node can be asked.

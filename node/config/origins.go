@@ -11,5 +11,5 @@ import (
 func OriginConfig(o Origin, link, version string) origin.Config {
 	return origin.Config{URL: o.URL, Link: link, Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle,
 		Anonymous: o.Anonymous, RequesterPays: o.RequesterPays, CAFile: o.CAFile, Identity: o.Identity, UserAgent: "hearth/" + version,
-		Connections: o.Connections, Bandwidth: o.Bandwidth, Timeout: o.Timeout}
+		Connections: o.Connections, Bandwidth: o.Bandwidth, Timeout: o.Timeout, Write: origin.Write(o.Write)}
 }

@@ -50,7 +50,7 @@ type Finding struct {
 
 // Options say what is checked.
 type Options struct {
-	// Links are the origins. Alone means that nothing else is checked.
+	// Links are the origins. Those whose Write is through are tried for the rights to write, too. Alone means that nothing else is checked.
 	Links []config.Link
 	Alone bool
 	// Cache are the budgets.
@@ -117,7 +117,7 @@ func Run(ctx context.Context, o Options) ([]Finding, error) {
 	}
 	var asked []look
 	for _, l := range o.Links {
-		b := bucket{name: l.Origin.URL, config: config.OriginConfig(l.Origin, l.Path, o.Version)}
+		b := bucket{name: l.Origin.URL, config: config.OriginConfig(l.Origin, l.Path, o.Version), writes: l.Write == config.WriteThrough}
 		if l.Path != "" && l.Path != "/" {
 			b.name += " at " + l.Path
 		}

@@ -138,7 +138,7 @@ func TestDirectoryVerdicts(t *testing.T) {
 		"open":       {ground, func(d *directory) { d.mode = 0o777 }, []verdict{{"cache directory", Warn, "others may write", "chmod go-w /c"}}},
 		"another's":  {ground, func(d *directory) { d.owner = 1000 }, []verdict{{"cache directory", Warn, "not by user 0", "run hearth as user 1000"}}},
 		"foreign":    {content, func(d *directory) { d.foreign = "holiday.jpg" }, []verdict{{"cache content", Fail, `it holds "holiday.jpg"`, "choose another"}}},
-		"newer":      {content, func(d *directory) { d.format = disk.LabelFormat + 1 }, []verdict{{"cache content", Fail, "has format 2, this version of hearth knows 1", "run the newer hearth"}}},
+		"newer":      {content, func(d *directory) { d.format = disk.LabelFormat + 1 }, []verdict{{"cache content", Fail, "has format 3, this version of hearth knows 2", "run the newer hearth"}}},
 		"blind":      {content, func(d *directory) { d.blind = syscall.EACCES }, []verdict{{"cache content", Fail, "permission denied", "let this user read it"}}},
 		"ours":       {content, func(*directory) {}, nil},
 		"the node's": {content, func(d *directory) { held("12")(d); d.node = &Running{PID: 12} }, []verdict{{"cache content", OK, "in use by the node, process 12", ""}}},

@@ -15,6 +15,7 @@ import (
 type bucket struct {
 	name   string
 	config origin.Config
+	writes bool // it is to be written
 }
 
 // A doctor is less patient than a node: it is to find faults, not to get through.
@@ -57,6 +58,11 @@ func (b bucket) look(ctx context.Context, tell func(...Finding)) {
 	}
 	can, err := o.Probe(ctx)
 	tell(b.judgeProbe(can, err))
+	if k, ok := o.(interface {
+		ProbeWrites(context.Context) (string, error)
+	}); err == nil && b.writes && ok {
+		tell(b.judgeWrites(k.ProbeWrites(ctx)))
+	}
 	if err == nil && can.Listed != nil && can.Listed.Version != can.Told.Version {
 		says, err := namespace.Compare(ctx, o, can.Listed.Key, can.Listed, can.Told)
 		tell(b.judgeListings(can.Listed.Key, says, err)...)
@@ -70,6 +76,18 @@ func (b bucket) judgeListings(key, says string, err error) []Finding {
 	}
 	return []Finding{{"listings", b.name, Warn, "they name other versions than HEADs (" + key + ": " + says + "), so that each name costs a HEAD once in each bound",
 		"report it to who runs the origin; nothing wrong is served"}}
+}
+
+// judgeWrites says whether an origin can be written. left is the key of an upload that could not be aborted.
+func (b bucket) judgeWrites(left string, err error) Finding {
+	if err != nil {
+		f := b.failed("writes", err)
+		if left != "" {
+			f.Found += "; the upload of " + left + " that was begun to try it could not be aborted, and is still there"
+		}
+		return f
+	}
+	return Finding{"writes", b.name, OK, "an upload was begun and aborted; deleting is allowed", ""}
 }
 
 func (b bucket) judgeCredentials(c origin.Credentials, now time.Time, err error) Finding {

@@ -220,3 +220,39 @@ func TestALookThatIsInterrupted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestRightsToWrite(t *testing.T) {
+	// Of a link that is written doctor tries whether it may be: all is well; an upload may not be begun; it may not be aborted,
+	// and is named; nothing may be deleted. Other links are not tried, and nothing is left where it may be taken away.
+	server, proxy := server(t)
+	denied := func(verb, match string) *faultproxy.Rule {
+		return &faultproxy.Rule{Verb: verb, Match: match, Status: 403, Code: "AccessDenied"}
+	}
+	for name, c := range map[string]struct {
+		write string
+		rule  *faultproxy.Rule
+		want  []verdict
+	}{
+		"not written": {"", denied(faultproxy.Other, ""), nil},
+		"well":        {"through", nil, []verdict{{"writes", OK, "begun and aborted", ""}}},
+		"no upload":   {"through", denied(faultproxy.Other, "?uploads"), []verdict{{"writes", Fail, "writing is denied", "s3:PutObject"}}},
+		"no abort":    {"through", denied(faultproxy.Other, "uploadId"), []verdict{{"writes", Fail, "p/.hearth-probe-", "s3:AbortMultipartUpload"}}},
+		"no delete":   {"through", &faultproxy.Rule{Verb: faultproxy.Other, Match: ".hearth-probe-", Skip: 2, Status: 403, Code: "AccessDenied"}, []verdict{{"writes", Fail, "writing is denied", "s3:DeleteObject"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.rule != nil {
+				proxy.AddRule(*c.rule)
+				defer proxy.ClearRules()
+			}
+			l := config.Link{Path: "/", Write: c.write, Origin: config.Origin{URL: "s3://data/p", Endpoint: proxy.URL()}}
+			found, err := Run(t.Context(), Options{Alone: true, Links: []config.Link{l}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, name, found[3:], c.want...)
+		})
+	}
+	if left, err := os.ReadDir(filepath.Join(server.Dir, "data", "p")); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+}

@@ -90,3 +90,26 @@ func TestWhatIsNotHearthsIsNeverTouched(t *testing.T) {
 		}
 	}
 }
+
+func TestDraftsAreNeverTouched(t *testing.T) {
+	// A check and a repair of a directory leave drafts as they are, whatever their files are, and whatever else is broken there.
+	dir := cache(t)
+	drafts := map[string]string{"1.data": "what was written", "1.json": "a record", "2.data": "", "2.json.tmp": "half a rec"}
+	for name, text := range drafts {
+		write(t, filepath.Join(dir, disk.DraftsDir, name), text)
+	}
+	write(t, filepath.Join(dir, disk.LabelFile), "rotten")
+	for _, repair := range []bool{false, true, true} {
+		if err := Stopped(t.Context(), dir, &check.Run{Repair: repair, Found: func(check.Finding) {}}); err != nil {
+			t.Errorf("repair %v: %v", repair, err)
+		}
+	}
+	if l, err := disk.ReadLabel(dir); err != nil || l.Format != disk.LabelFormat {
+		t.Errorf("the label of a directory with drafts: %+v, %v", l, err)
+	}
+	for name, text := range drafts {
+		if got, err := os.ReadFile(filepath.Join(dir, disk.DraftsDir, name)); err != nil || string(got) != text {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/node/config"
 )
 
 // MountOptions applies -o options. Options for mount(8) itself are passed over, and those for the
@@ -22,6 +23,21 @@ func (s *Settings) MountOptions(options []string, sloppy bool) error {
 			return err
 		}
 	}
+	return s.writes()
+}
+
+// writes applies ro and rw, which say what the parameter write does.
+func (s *Settings) writes() error {
+	switch asked := s.Asked["ro"]; {
+	case asked == "ro" && s.Mount.Write == config.WriteThrough:
+		return cli.Usagef("-o ro and --write %s exclude each other: give one", s.Mount.Write)
+	case asked == "rw" && !s.ByMount8 && s.Mount.Write == config.WriteOff:
+		return cli.Usagef("-o rw and --write %s exclude each other: give one", s.Mount.Write)
+	case asked == "ro":
+		s.Mount.Write = config.WriteOff
+	case asked == "rw" && !s.ByMount8:
+		s.Mount.Write = config.WriteThrough
+	}
 	return nil
 }
 
@@ -31,8 +47,8 @@ var errUnknownOption = errors.New("unknown option")
 // Unkept says in which ways the mount will differ from its options. Of several options of one name
 // the last counts.
 func (s *Settings) Unkept() (all []string) {
-	if s.Asked["ro"] == "rw" {
-		all = append(all, "rw: a mount is read-only in this version; say ro, and write through an S3 endpoint (hearth gateway) or to the bucket itself")
+	if s.Asked["ro"] == "rw" && s.Mount.Write == "" && s.Root.Write != config.WriteThrough {
+		all = append(all, "rw: mount(8) asks for it where nobody has, so that the mount is read-only unless its link says write: through; say ro, or write=through")
 	}
 	for _, no := range []string{"nosuid", "nodev"} {
 		if is := strings.TrimPrefix(no, "no"); s.Asked[no] == is {

@@ -39,7 +39,9 @@ type Settings struct {
 	Mount config.Mount
 	// Asked has the last mount option of each pair, by the first of the pair: ro and rw, nosuid and
 	// suid, nodev and dev.
-	Asked    map[string]string
+	Asked map[string]string
+	// ByMount8 says that mount(8) gives the options, which has rw among them where nobody has said ro.
+	ByMount8 bool
 	LogLevel string // "" means info
 	LogFile  string // "" means none
 	// given has the values as they were written. A later one wins.
@@ -120,7 +122,13 @@ func onOff(s string) (string, error) {
 
 func openChoice(s string) (string, error) { return cli.Choice(s, "auto", "none", "passthrough") }
 
-func writeChoice(s string) (string, error) { return cli.Choice(s, "through") }
+func writeChoice(s string) (string, error) {
+	return cli.Choice(s, config.WriteThrough, config.WriteOff)
+}
+
+func fsyncChoice(s string) (string, error) {
+	return cli.Choice(s, config.FsyncDisk, config.FsyncBucket)
+}
 
 // freshness checks a value. Its error does not name the setting, since the caller names the flag,
 // variable or key.
@@ -172,8 +180,22 @@ func originOf(key, flag string, field func(*Settings) *config.Origin) []Param {
 			set: with(parseBandwidth, func(s *Settings) *int64 { return &field(s).Bandwidth })},
 		{Key: key + ".timeout", Flag: name("origin-timeout"), Kind: "duration", Default: "10s", Help: "how long the origin may stay silent; a request is given up within three times that",
 			set: with(parseDuration, durationOf(field))},
+		{Key: key + ".write.connections", Flag: name("write-connections"), Kind: "number", Default: "32, or half of the origin's connections if that is less", Help: "writes to the origin at the same time, at most: up to half of its connections, since reads go first",
+			set: with(parseConnections, func(s *Settings) *int { return &field(s).Write.Connections })},
+		{Key: key + ".write.bandwidth", Flag: name("write-bandwidth"), Kind: "rate", Default: "no limit", Help: "bytes per second of what is written to the origin, at most: 200MiB/s; at least 64KiB/s",
+			set: with(parseBandwidth, func(s *Settings) *int64 { return &field(s).Write.Bandwidth })},
+		{Key: key + ".write.part_size", Flag: name("write-part-size"), Kind: "size", Default: "16MiB", Help: "size of the parts of a large object that is written, from 5MiB to 5GiB; it grows for objects of more than 10,000 parts",
+			set: with(ParseBytes, func(s *Settings) *int64 { return &field(s).Write.PartSize })},
+		{Key: key + ".write.sse", Flag: name("write-sse"), Kind: "AES256, aws:kms or aws:kms:dsse", Default: "as the bucket says", Help: "how the origin encrypts what is written",
+			set: with(sseChoice, func(s *Settings) *string { return &field(s).Write.SSE })},
+		{Key: key + ".write.kms_key", Flag: name("write-kms-key"), Kind: "text", Default: "the origin's own", Help: "id or ARN of the key for aws:kms and aws:kms:dsse",
+			set: with(text, func(s *Settings) *string { return &field(s).Write.KMSKey })},
+		{Key: key + ".write.storage_class", Flag: name("write-storage-class"), Kind: "text", Default: "as the bucket says", Help: "storage class of what is written, such as STANDARD_IA",
+			set: with(text, func(s *Settings) *string { return &field(s).Write.StorageClass })},
 	}
 }
+
+func sseChoice(s string) (string, error) { return cli.Choice(s, "AES256", "aws:kms", "aws:kms:dsse") }
 
 func originParams() []Param {
 	rows := originOf("origin", "origin", func(s *Settings) *config.Origin { return &s.Root.Origin })
@@ -183,8 +205,18 @@ func originParams() []Param {
 			set:  with(freshness, func(s *Settings) *string { return &s.Root.Freshness })},
 		Param{Key: "stale_if_error", Flag: "stale-if-error", Kind: "bool", Default: "true",
 			Help: "show the last known names while the origin cannot be asked, instead of EIO",
-			set:  with(negated, func(s *Settings) *bool { return &s.Root.FailStale })})
+			set:  with(negated, func(s *Settings) *bool { return &s.Root.FailStale })},
+		Param{Key: "write", Kind: "through or off", Default: "off", Help: linkWrites,
+			set: with(writeChoice, func(s *Settings) *string { return &s.Root.Write })},
+		Param{Key: "fsync", Kind: "disk or bucket", Default: "disk", Help: linkSyncs,
+			set: with(fsyncChoice, func(s *Settings) *string { return &s.Root.Fsync })})
 }
+
+// What a link says for its mounts.
+const (
+	linkWrites = "through: its mounts are writable unless they say ro, one at a time"
+	linkSyncs  = "what fsync(2) waits for in its writable mounts: this node's disk, or the bucket"
+)
 
 func linkParams() []Param {
 	link := func(s *Settings) *config.Link { return &s.Links[len(s.Links)-1] }
@@ -197,6 +229,10 @@ func linkParams() []Param {
 			set: with(negated, func(s *Settings) *bool { return &link(s).FailStale })},
 		{Key: "links[].configure", Kind: "bool", Default: "s3.configure", Help: "pass on what S3 clients configure its bucket by, such as policies and lifecycle rules",
 			set: with(parseBool, func(s *Settings) *bool { return &link(s).Configure })},
+		{Key: "links[].write", Kind: "through or off", Default: "off", Help: linkWrites,
+			set: with(writeChoice, func(s *Settings) *string { return &link(s).Write })},
+		{Key: "links[].fsync", Kind: "disk or bucket", Default: "disk", Help: linkSyncs,
+			set: with(fsyncChoice, func(s *Settings) *string { return &link(s).Fsync })},
 	}
 	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
 }

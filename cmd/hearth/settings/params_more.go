@@ -29,8 +29,10 @@ func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
 	return []Param{
 		row("open", "auto, none or passthrough", "auto", "how the kernel opens files: none is best for many small files, passthrough for large ones",
 			with(openChoice, func(s *Settings) *string { return &m(s).Open })),
-		row("write", "through", "read-only", "let files be written: close(2) answers once the bucket has what was written; needs a cache disk",
+		row("write", "through or off", "the link's, else off", "through: let files be written, close(2) answers once the bucket has what was written; needs a cache disk; off: read-only",
 			with(writeChoice, func(s *Settings) *string { return &m(s).Write })),
+		row("fsync", "disk or bucket", "the link's, else disk", "what fsync(2) waits for in a writable mount: this node's disk, where it is safe from a crash, or the bucket",
+			with(fsyncChoice, func(s *Settings) *string { return &m(s).Fsync })),
 		row("allow_other", "bool", "true for root, else false", "let other users in",
 			func(s *Settings, v string) error {
 				b, err := parseBool(v)
@@ -41,9 +43,9 @@ func mountOf(prefix, flagged string, m func(*Settings) *config.Mount) []Param {
 			with(parseID, func(s *Settings) **uint32 { return &m(s).UID })),
 		row("gid", "number", "who mounts", "group of all files",
 			with(parseID, func(s *Settings) **uint32 { return &m(s).GID })),
-		row("file_mode", "mode", "0444", "permission bits of files",
+		row("file_mode", "mode", "0444, writable 0644", "permission bits of files",
 			with(parseMode, func(s *Settings) *uint32 { return &m(s).FileMode })),
-		row("dir_mode", "mode", "0555", "permission bits of directories",
+		row("dir_mode", "mode", "0555, writable 0755", "permission bits of directories",
 			with(parseMode, func(s *Settings) *uint32 { return &m(s).DirMode })),
 		row("no_prefetch", "bool", "false", "bring only what is read, not the rest of directories whose small files are read in random order",
 			with(parseBool, func(s *Settings) *bool { return &m(s).NoPrefetch })),
@@ -59,7 +61,7 @@ func mountParams() []Param {
 			set: with(text, func(s *Settings) *string { return &element(s).Prefix })},
 		{Key: "mounts[].freshness", Kind: "freshness", Default: "the link's", Help: "short for the link's freshness; two mounts that differ are refused",
 			set: with(freshness, func(s *Settings) *string { return &element(s).Freshness })},
-		{Key: "mounts[].options", Kind: "text", Default: "none", Help: "mount(8) options for the kernel: nodev, nosuid, noexec",
+		{Key: "mounts[].options", Kind: "text", Default: "none", Help: "mount(8) options: nodev, nosuid, noexec; rw for write: through, ro for write: off",
 			set: func(s *Settings, v string) error {
 				for o := range strings.SplitSeq(v, ",") {
 					element(s).Options = append(element(s).Options, strings.TrimSpace(o))

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -214,13 +215,13 @@ func TestMountOptions(t *testing.T) {
 }
 
 func TestOptionsThatNoMountKeepsAreSaid(t *testing.T) {
-	// A user who asks for a mount that can be written, for setuid programs or for devices is told
-	// that no mount has them, and what to say instead. Of contrary options the last one counts.
+	// A user who asks for setuid programs or for devices is told that no mount has them, and what to say instead; so is one for
+	// whom mount(8) may have said rw by itself. Of contrary options the last one counts.
 	for list, want := range map[string][]string{
 		"defaults,noatime": nil, "ro": nil, "rw": {"rw: "}, "rw,ro": nil, "ro,rw": {"rw: "}, "nosuid,nodev": nil,
 		"suid": {"suid: "}, "dev,suid,rw": {"rw: ", "suid: ", "dev: "}, "suid,nosuid,dev": {"dev: "},
 	} {
-		s := &Settings{}
+		s := &Settings{ByMount8: true}
 		if err := s.MountOptions(strings.Split(list, ","), false); err != nil {
 			t.Errorf("%s: %v", list, err)
 		}
@@ -292,5 +293,69 @@ func TestVolumesInShort(t *testing.T) {
 	}
 	if err := ReadYAML(&Settings{}, "hearth.yaml", []byte("volumes:\n")); err == nil || !strings.Contains(err.Error(), "volumes.devices has no value") {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestWhatOptionsSayOfWriting(t *testing.T) {
+	// rw is write=through and ro is write=off, and of both the last one counts. One that says otherwise than write is an error that
+	// names both. What mount(8) may have said by itself says nothing, where the link may say something.
+	for _, c := range []struct {
+		list, flag string
+		byMount8   bool
+		want, says string
+	}{
+		{"", "", false, "", ""},
+		{"rw", "", false, "through", ""},
+		{"ro", "", false, "off", ""},
+		{"ro,rw", "", false, "through", ""},
+		{"rw,ro", "", true, "off", ""},
+		{"write=through,fsync=bucket", "", false, "through", ""},
+		{"rw", "through", false, "through", ""},
+		{"ro", "through", false, "", "-o ro and --write through exclude each other: give one"},
+		{"write=through,ro", "", true, "", "-o ro and --write through exclude each other: give one"},
+		{"rw", "off", false, "", "-o rw and --write off exclude each other: give one"},
+		{"rw,write=off", "", true, "off", ""},
+		{"rw", "", true, "", ""},
+		{"rw,write=through", "", true, "through", ""},
+		{"write=back", "", false, "", `"back"`},
+	} {
+		s := &Settings{ByMount8: c.byMount8}
+		s.Mount.Write = c.flag
+		err := s.MountOptions(strings.Split(c.list, ","), false)
+		switch {
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%+v: %v", c, err)
+		case c.says == "" && (err != nil || s.Mount.Write != c.want):
+			t.Errorf("%+v: %q, %v", c, s.Mount.Write, err)
+		}
+		if c.want == "through" && s.Unkept() != nil {
+			t.Errorf("%+v: %q", c, s.Unkept())
+		}
+	}
+}
+
+func TestSettingsOfWriting(t *testing.T) {
+	// The file says for each link, and for the one that the key origin makes, how it is written and whether its mounts write it.
+	s := &Settings{}
+	err := ReadYAML(s, "h.yaml", []byte(`origin: {url: s3://b, write: {connections: 8, bandwidth: 100MiB/s, part_size: 64MiB, sse: aws:kms, kms_key: alias/k, storage_class: STANDARD_IA}}
+write: through
+fsync: bucket
+links: [{path: /x, origin: s3://x, write: off}, {path: /y, origin: {url: s3://y, write: {part_size: 5MiB}}, write: through, fsync: disk}]
+mounts: [{path: /mnt, write: off}, {path: /mnt2, fsync: bucket, options: rw}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := s.Tree("")
+	if w := links[0].Origin.Write; w.Connections != 8 || w.Bandwidth != 100<<20 || w.PartSize != 64<<20 || w.SSE != "aws:kms" || w.KMSKey != "alias/k" || w.StorageClass != "STANDARD_IA" {
+		t.Errorf("%+v", w)
+	}
+	for i, want := range []string{"through bucket 67108864", "off  0", "through disk 5242880"} {
+		if got := fmt.Sprint(links[i].Write, " ", links[i].Fsync, " ", links[i].Origin.Write.PartSize); got != want {
+			t.Errorf("link %d: %s, not %s", i, got, want)
+		}
+	}
+	if m := s.Mounts; m[0].Write != "off" || m[1].Fsync != "bucket" || m[1].Options[0] != "rw" {
+		t.Errorf("%+v", m)
 	}
 }
