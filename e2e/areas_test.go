@@ -18,10 +18,10 @@ type area struct {
 func areas() []area {
 	const (
 		reading  = "epochs-* large-* readers-* find two-* cold-lookups wide-directory strict"
-		mounts   = "busy-mount detached-mount overlay aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-* kept-*"
+		mounts   = "busy-mount detached-mount overlay aborted cut-off dead-mount-point daemon fstab automount hangup number-taken other-users unprivileged-user user-namespace no-right-to-mount readers-and-signals open-handles-* kept-* write-* drafts-verb"
 		fresh    = "versions-* changes-by-aws changed-behind-* no-if-match-* strict"
 		faulty   = "silent-origin sick-* killed-* away-* restart-during-outage"
-		disks    = "volume-* budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent"
+		disks    = "volume-* budgets eviction disk-* flips-* cache-* kill-9-while-filling others-fill-the-disk memory-limit wired-volume-and-ring crash-matrix chaos fsck-* scrub pins ring-lent kept-million kept-cannot-start write-*"
 		observed = "dashboard metric-labels alert-rules doctor* explain status-* drafts-verb"
 		first    = "quickstart commands examples daemon hangup wrong-set-ups demo* recipe-* service* dist container"
 		loading  = "warmup-* prefetch pins"

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
@@ -30,9 +32,10 @@ func keeperScenarios() []scenario {
 		return map[level]string{core: "10 kills, 300 files (REDUCED)", all: "10 kills, 2,000 files (REDUCED)", full: "10 kills, 20,000 files"}[l]
 	}
 	all := []scenario{
-		{name: "kept-none", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("none", 10)},
-		{name: "kept-passthrough", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("passthrough", 10)},
-		{name: "kept-thousand", soak: true, root: true, issue: "keeper", from: all, limit: 20 * time.Minute, origin: behind, size: func(level) string { return "1,000 kills, 2,000 files" }, run: keptMount("auto", 1000)},
+		{name: "kept-none", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("none", 10, 0)},
+		{name: "kept-passthrough", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("passthrough", 10, 0)},
+		{name: "kept-thousand", soak: true, root: true, issue: "keeper", from: all, limit: 20 * time.Minute, origin: behind, size: func(level) string { return "1,000 kills, 2,000 files" }, run: keptMount("auto", 1000, 0)},
+		{name: "kept-million", soak: true, issue: "keeper", from: all, limit: 5 * time.Minute, origin: behind, size: func(level) string { return "10 kills, 2,000 files" }, run: keptMount("auto", 10, 1_000_000)},
 		{name: "kept-several", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 mounts" }, run: keptSeveral},
 		{name: "kept-replaced", root: true, issue: "keeper", from: core, limit: 6 * time.Minute, origin: behind,
 			size: func(l level) string {
@@ -44,6 +47,7 @@ func keeperScenarios() []scenario {
 		{name: "kept-daemon", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptDaemon},
 		{name: "kept-away", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptAway},
 		{name: "kept-spared", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "2 mounts" }, run: keptSpared},
+		{name: "kept-cannot-start", root: true, issue: "keeper", from: core, limit: 3 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptCannotStart},
 		{name: "kept-too-long", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptTooLong},
 	}
 	for i, sc := range all {
@@ -70,22 +74,28 @@ func resends() bool {
 
 // keptMount has a node killed again and again under readers of two mounts and with a warm-up at work, at moments of their own.
 // Each next node serves what the last one had left: nobody gets an error or wrong bytes, neither by new opens nor by files that
-// are open all the time, and each warm-up is done.
-func keptMount(open string, kills int) func(e *env) {
+// are open all the time, and each warm-up is done. Where the cache directory holds many blocks from before, which each next node
+// has to find again, readers wait no longer than mostStall.
+func keptMount(open string, kills, blocks int) func(e *env) {
 	return func(e *env) {
 		o := e.origin()
 		list := e.load(o, e.set("D1", 3, 100, 10, 200))
 		p := e.proxy(o)
-		h := e.mount(o, settings{endpoint: p.endpoint, keep: true, fresh: "bounded(1s)", mount: []string{"--open", open}})
+		set := settings{endpoint: p.endpoint, keep: true, fresh: "bounded(1s)", mount: []string{"--open", open}}
+		if e.variant != "" {
+			kills, blocks = min(kills, 100), min(blocks, 50_000)
+		}
+		if blocks > 0 {
+			set.ram, set.disk = "512MiB", "4GiB" // the index of all takes memory
+			e.stock(blocks)
+		}
+		h := e.mount(o, set)
 		second := e.path("mnt-second")
 		e.must(os.MkdirAll(second, 0o755), "make a mount point")
 		_, err := h.client.Mount(e.ctx, admin.MountRequest{Mount: config.Mount{Dir: second, Open: open}})
 		e.must(err, "mount once more")
 		end := e.readAlong(list, h.dir, second)
 		defer end()
-		if e.variant != "" {
-			kills = min(kills, 100)
-		}
 		var longest float64
 		var jobs []string
 		for i := range kills {
@@ -129,7 +139,59 @@ func keptMount(open string, kills int) func(e *env) {
 		if code != 0 || !strings.Contains(text, "keeper: started the node") {
 			e.Errorf("status says nothing of the keeper (exit code %d):\n%s", code, text)
 		}
+		if blocks > 0 {
+			h.stocked(blocks)
+			if longest > mostStall.Seconds() && !e.race {
+				e.Errorf("readers waited for %.2f s, more than %v", longest, mostStall)
+			}
+		}
 		h.quit()
+	}
+}
+
+// mostStall is how long readers may wait for a next node that finds a million blocks: twice what is promised, as others are at
+// work on the machine.
+const mostStall = 2 * time.Second
+
+// stock puts so many blocks into the cache directory before a node has it: small objects of a bucket that nobody reads.
+func (e *env) stock(blocks int) {
+	e.Helper()
+	pool := hearthtest.Pool(e.T, 512<<20)
+	s, err := disk.Open(disk.Options{Dirs: []disk.DirOptions{{Path: e.path("cache"), Budget: 4 << 30, Floor: -1}}, Pool: pool})
+	e.must(err, "open the cache directory")
+	for i := range blocks {
+		if i%(16<<10) == 0 { // more would not fit into the queue
+			e.must(s.Flush(e.ctx), "write blocks")
+		}
+		o := hearthtest.NewObject(fmt.Sprint("stock/", i), stockBytes+int64(i%1024), 0)
+		v, err := pool.Alloc(e.ctx, int(o.Size))
+		e.must(err, "take memory")
+		hearthtest.Fill(v.Bytes(), o.Key, 0, 0)
+		err = s.Put(o.Block(0), v)
+		v.Release()
+		e.must(err, "put a block")
+	}
+	e.must(errors.Join(s.Flush(e.ctx), s.Close()), "write blocks")
+}
+
+// stockBytes is the least size of what stock puts.
+const stockBytes = 1024
+
+// stocked fails the scenario unless the node has indexed what stock put, and each block is there.
+func (h *hearth) stocked(blocks int) {
+	h.e.Helper()
+	d := h.diskTier().Dirs[0]
+	if d.Used < int64(blocks)*stockBytes || d.Unindexed > 0 || d.Ill != "" {
+		h.e.Errorf("of %d blocks from before the disk tier says: %+v", blocks, d)
+	}
+	n := h.fsck(0).Summary.Blocks
+	reduced := ""
+	if h.e.variant != "" {
+		reduced = " (REDUCED)"
+	}
+	h.e.shows("%d blocks in the cache directory%s", n, reduced)
+	if n < int64(blocks) {
+		h.e.Errorf("%d blocks of %d are left", n, blocks)
 	}
 }
 
@@ -713,7 +775,8 @@ func keptAway(e *env) {
 	left := e.start(exec.Command("cat", filepath.Join(h.dir, list[1].Path)))
 	e.eventually("a reader that waits for the kernel", func() bool {
 		state, _ := stateOf(e, left.Process.Pid)
-		return state == "D"
+		where, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", left.Process.Pid)) // an open(2) that waits may be interrupted
+		return state == "D" || err == nil && string(where) == "request_wait_answer"
 	})
 	e.must(errors.Join(left.Process.Kill(), taken.Process.Kill()), "kill the readers")
 	left.exit(30 * time.Second)
@@ -769,6 +832,91 @@ func keptSpared(e *env) {
 	if code := p.terminate(syscall.SIGTERM); code != 0 {
 		e.Errorf("after SIGTERM: exit %d", code)
 	}
+}
+
+// obstacle is what a next node meets in the way of its cache.
+type obstacle struct {
+	name       string
+	cache      string // the directory
+	make, mend func()
+	bars       string // what a node says that cannot start; "": one starts, and says that there is no room
+}
+
+// keptCannotStart has a node killed whose cache directory a newer version wrote meanwhile: a reader waits, the log says why no
+// node serves, and when that is mended the reader gets its bytes. Where the disk is full instead the next node serves at once,
+// without what it has no room for, and uses the disk again by itself when there is room.
+func keptCannotStart(e *env) {
+	o := e.origin()
+	list := e.load(o, e.set("D1", 1, 20, 1, 20))
+	fusectl() // which counts who waits
+	full := e.path("full")
+	e.must(os.Mkdir(full, 0o755), "make a mount point")
+	e.must(unix.Mount("full", full, "tmpfs", 0, "size=64m"), "mount a tmpfs")
+	e.Cleanup(func() { _ = unix.Unmount(full, unix.MNT_DETACH) }) // where a node has not ended it is in use
+	e.ownDisk("full-ext4", 64)                                    // where O_DIRECT is more than a word
+	fills := func(dir string) obstacle {
+		taken := filepath.Join(e.path(dir), "taken")
+		return obstacle{"a full disk: " + dir, dir + "/cache", func() { e.takeAll(taken) }, func() { e.must(os.Remove(taken), "make room") }, ""}
+	}
+	for _, x := range []obstacle{
+		{"a newer version's directory", "newer", func() { e.relabel("newer", 1) }, func() { e.relabel("newer", -1) }, "run the newer hearth"},
+		fills("full"), fills("full-ext4"),
+	} {
+		e.meets(o, list, x)
+	}
+}
+
+// meets has the next node of a killed one meet an obstacle, while somebody reads.
+func (e *env) meets(o *server, list []hearthtest.File, x obstacle) {
+	e.Helper()
+	h := e.mount(o, settings{keep: true, cache: x.cache, disk: "32MiB", floor: "4KiB"})
+	e.good("before "+x.name, epoch(h.dir, list[1:], 1, 2, 0))
+	e.eventually("all is written", func() bool { return h.diskTier().Dirs[0].Queued == 0 })
+	waiting := filepath.Join("/sys/fs/fuse/connections", e.numberOf(h.dir), "waiting")
+	pid := h.status().PID
+	e.must(syscall.Kill(pid, syscall.SIGSTOP), "stop the node") // it would make room again by its floor
+	x.make()
+	e.must(syscall.Kill(pid, syscall.SIGKILL), "kill the node")
+	r := e.start(exec.Command("cat", filepath.Join(h.dir, list[0].Path)))
+	if x.bars != "" {
+		h.waitFor(x.bars)
+		e.eventually("a reader that waits", func() bool {
+			text, err := os.ReadFile(waiting)
+			return err == nil && strings.TrimSpace(string(text)) != "0"
+		})
+		x.mend()
+	}
+	if code := r.exit(30 * time.Second); code != 0 || int64(len(r.out.String())) != list[0].Size || hearthtest.Check([]byte(r.out.String()), list[0].Path, 0, 0) != nil {
+		e.Errorf("%s: a reader ends with %d and %d bytes", x.name, code, len(r.out.String()))
+	}
+	e.good("with "+x.name, epoch(h.dir, list, 2, 2, 0))
+	s := h.status()
+	e.shows("%s: %d starts, a stall of %.2f s", x.name, s.Keeper.Starts, s.Keeper.StalledS)
+	if x.bars == "" {
+		h.waitFor("its file system has too few free bytes")
+		if s.Keeper.Starts != 2 || !strings.Contains(s.Names.Ill, "no space left on device") {
+			e.Errorf("on a full disk: %+v, names %+v", s.Keeper, s.Names)
+		}
+		x.mend()
+		e.eventually("the disk in use again", func() bool {
+			return h.diskTier().Budget == 32<<20 && (e.level == core || h.status().Names.Ill == "") // names take ten seconds
+		})
+		e.good("after "+x.name, epoch(h.dir, list, 3, 2, 0))
+	} else if text := h.out.String(); !strings.Contains(text, "has ended with exit code 8") {
+		e.Errorf("the keeper has not said why:\n%s", text)
+	}
+	h.quit()
+}
+
+// relabel gives a cache directory another format, rightly sealed.
+func (e *env) relabel(cache string, by int) {
+	e.Helper()
+	l, err := disk.ReadLabel(e.path(cache))
+	e.must(err, "read the label")
+	l.Format += by
+	l.Check = l.Sum()
+	text, err := json.Marshal(l)
+	e.must(errors.Join(err, os.WriteFile(filepath.Join(e.path(cache), disk.LabelFile), text, 0o600)), "write the label")
 }
 
 // keptTooLong has a node that cannot start again, since its configuration was broken meanwhile. Its readers wait, and get

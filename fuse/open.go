@@ -164,7 +164,7 @@ func (p *opens) release(node uint64) {
 	file.users--
 	last := file.users == 0
 	if last {
-		delete(p.byID, node)
+		p.dropLocked(node, file)
 	}
 	p.mu.Unlock()
 	if last {
@@ -172,10 +172,19 @@ func (p *opens) release(node uint64) {
 	}
 }
 
+// dropLocked forgets that a node is open. Its row goes before the next open of it may get one: a process that takes over would
+// find two, and could answer by the older one, which the kernel refuses (EIO). It also goes before the file is taken back, or
+// that process would answer with an id that is gone.
+func (p *opens) dropLocked(node uint64, file *openFile) {
+	file.mu.Lock() // nobody has it for long: it has no users
+	p.table.clear(file.row)
+	file.mu.Unlock()
+	delete(p.byID, node)
+}
+
 func (p *opens) takeBack(file *openFile) {
 	file.mu.Lock()
 	defer file.mu.Unlock()
-	p.table.clear(file.row) // first, or the next process would answer with an id that is gone
 	if file.lent {
 		_ = p.kernel.UnregisterBackingFd(file.id) // the kernel forgets it with the connection
 		if file.release != nil {
@@ -205,7 +214,7 @@ func (p *opens) forget(node uint64, held func(uint64) bool) {
 		p.mu.Unlock()
 		return
 	}
-	delete(p.byID, node)
+	p.dropLocked(node, file)
 	p.mu.Unlock()
 	p.takeBack(file)
 }

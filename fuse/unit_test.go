@@ -632,3 +632,61 @@ func TestFuseConf(t *testing.T) {
 		t.Error("no file allows nothing")
 	}
 }
+
+// rowless fails the test when a file is asked for whose node has a row already.
+type rowless struct {
+	*sometimes
+	t     *testing.T
+	table *table
+	node  uint64
+}
+
+func (r *rowless) LocalFile(o *hearth.Object) (*os.File, func(), error) {
+	rows, err := (&table{file: r.table.file}).load()
+	if err != nil || slices.ContainsFunc(rows, func(x tableRow) bool { return x.node == r.node }) {
+		r.t.Errorf("a node that is opened anew has a row: %+v, %v", rows, err)
+	}
+	return r.sometimes.LocalFile(o)
+}
+
+func TestANodeHasOneRow(t *testing.T) {
+	// The last release of a file stands still where it takes the file's row away. Whoever opens the file meanwhile waits: a
+	// process that took the mount over would find two rows, and not know which holds.
+	name := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := newTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.close()
+	const node = 7
+	p := &opens{kernel: &fakeKernel{}, local: &rowless{&sometimes{name: name}, t, rows, node}, table: rows}
+	o := &hearth.Object{Size: 1}
+	p.open(node, o)
+	file := p.byID[node]
+	file.mu.Lock()
+	var work sync.WaitGroup
+	work.Go(func() { p.release(node) })
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool {
+		if !p.mu.TryLock() {
+			return true // it has it while it waits
+		}
+		defer p.mu.Unlock()
+		return p.byID[node] == nil
+	}) {
+		t.Fatal("the release does not come")
+	}
+	work.Go(func() { p.open(node, o) })
+	if p.mu.TryLock() { // else the open waits, too
+		p.mu.Unlock()
+		hearthtest.Eventually(t.Context(), time.Minute, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.byID[node] != nil
+		})
+	}
+	file.mu.Unlock()
+	work.Wait()
+}

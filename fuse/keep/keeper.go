@@ -95,7 +95,10 @@ func Run(o Options) (code int, err error) {
 				k.pause = 0
 			}
 		}
-		k.since, k.begin.Ended = time.Time{}, time.Now()
+		k.since = time.Time{}
+		if k.waits == nil { // else users wait since an earlier one has ended
+			k.begin.Ended = time.Now()
+		}
 		k.part()
 		if k.ending || !k.served && len(k.mounts) == 0 {
 			return code, nil

@@ -65,6 +65,9 @@ func fakeNode(report string, lives []string) int {
 	if err == nil {
 		_, err = f.WriteString(line)
 	}
+	if err == nil && k.Begin.Starts > 1 { // a file of that name tells lives that nobody waited between
+		err = os.WriteFile(fmt.Sprintf("%s.ended.%d", report, k.Begin.Ended.UnixNano()), nil, 0o600)
+	}
 	if err != nil {
 		return 9
 	}
@@ -163,6 +166,10 @@ func TestANodeIsStartedAgain(t *testing.T) {
 			}
 			if !strings.Contains(r.said(), c.said) {
 				t.Errorf("the keeper says %q, not %q", r.said(), c.said)
+			}
+			ended, _ := filepath.Glob(r.report + ".ended.*") // the pattern is well-formed
+			if c.story == "it cannot start any more" && len(ended) != 1 {
+				t.Errorf("%d times since which nobody serves, not 1: the second life has not served", len(ended))
 			}
 		})
 	}

@@ -33,7 +33,8 @@ func (m *Mount) outlives() bool { return m.Drained || m.Kept.Resends() }
 type Begin struct {
 	// Starts counts the nodes that the keeper has started, with this one.
 	Starts int
-	// Cause is how the node before ended, such as "killed by signal 9"; Ended is when. Without a node before they are empty.
+	// Cause is how the node before ended, such as "killed by signal 9"; Ended is since when no node has served. Without a node
+	// before they are empty.
 	Cause string
 	Ended time.Time
 }

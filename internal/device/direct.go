@@ -86,7 +86,8 @@ func (d *Directory) Clear(ours func(name string) bool, temp string) error {
 }
 
 // Probe tests whether this file system takes O_DIRECT. Some file systems accept it at open and
-// refuse it at the first write.
+// refuse it at the first write. Where there is no room to write, a read must tell; where there is
+// none for a file either, the page cache serves as well.
 func (d *Directory) Probe() error {
 	name := d.Full("probe.tmp")
 	if err := d.announce(Change{What: "probe"}); err != nil {
@@ -94,7 +95,7 @@ func (d *Directory) Probe() error {
 	}
 	defer func() { _ = os.Remove(name) }() // it is empty, and the next probe writes it anew
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_DIRECT, 0o600)
-	if errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, unix.EINVAL) || noRoom(err) {
 		return nil
 	}
 	if err != nil {
@@ -102,12 +103,18 @@ func (d *Directory) Probe() error {
 	}
 	defer unix.Close(fd)
 	_, err = unix.Pwrite(fd, Aligned(pageSize), 0)
+	if noRoom(err) {
+		_, err = unix.Pread(fd, Aligned(pageSize), 0)
+	}
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	d.Direct = err == nil
 	return nil
 }
+
+// noRoom reports whether a file system is full, which is no failure of its device.
+func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // ProbeRead tests by an existing file whether O_DIRECT works for reading.
 func (d *Directory) ProbeRead(name string) {

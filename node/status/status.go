@@ -64,8 +64,8 @@ type Status struct {
 type KeeperLine struct {
 	// Starts counts the nodes that it has started, with this one.
 	Starts int `json:"starts"`
-	// Cause is how the node before ended, Ended is when, in Unix seconds, and StalledS is how many seconds later its mounts
-	// were served again. Without a node before they are empty.
+	// Cause is how the node before ended, Ended is since when none has served, in Unix seconds, and StalledS is how many
+	// seconds later its mounts were served again. Without a node before they are empty.
 	Cause    string  `json:"cause,omitempty"`
 	Ended    int64   `json:"ended,omitempty"`
 	StalledS float64 `json:"stalled_s"`
