@@ -200,12 +200,12 @@ const asPod = `mount --bind /run/hearth /run/hearth && mount -o remount,bind,ro 
 func kubernetesRecipe(e *env) {
 	o := e.origin()
 	list := e.load(o, hearthtest.DataSet{Name: "train", Groups: []hearthtest.Group{{Dir: "prefix/train/class", Dirs: 2, Files: 10, Min: 10 << 10, Max: 50 << 10}}})
+	set, job := e.manifest("daemonset.yaml"), e.manifest("job.yaml") // before the directories are others: the repository may lie in one
 	e.machine()
 	e.private("/var/lib")
 	e.must(os.MkdirAll("/var/lib/hearth/data", 0o755), "do what the daemonset's init container does")
 	e.must(os.MkdirAll("/run/hearth", 0o755), "make the socket's directory as kubelet does")
 
-	set := e.manifest("daemonset.yaml")
 	config := at(set["ConfigMap"], "data", "hearth.yaml").(string)
 	for from, to := range map[string]string{"s3://BUCKET/PREFIX": "s3://" + o.bucket + "/prefix", "eu-central-1": "us-east-1", `":9876"`: `"` + freePort(e) + `"`} {
 		if !strings.Contains(config, from) {
@@ -224,7 +224,7 @@ func kubernetesRecipe(e *env) {
 	node := e.start(in(exec.Command(up[0], up[1:]...), "AWS_ENDPOINT_URL="+o.endpoint, "AWS_ACCESS_KEY_ID="+o.access, "AWS_SECRET_ACCESS_KEY="+o.secret))
 	node.waitFor("serving at /run/hearth/hearth.sock")
 
-	pod := at(e.manifest("job.yaml")["Job"], "spec", "template", "spec")
+	pod := at(job["Job"], "spec", "template", "spec")
 	warm := words(at(pod, "initContainers", 0, "command"))
 	run := func(command []string) (string, int) {
 		cmd := in(exec.CommandContext(e.ctx, "unshare", append([]string{"--mount", "sh", "-c", asPod, "sh"}, command...)...))
