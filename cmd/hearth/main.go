@@ -69,7 +69,7 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hearth",
 		Short: "Show a bucket as a directory and keep it near",
-		Long:  "Hearth shows a bucket as a directory tree, read-only, and keeps what was read in RAM and on local disk.",
+		Long:  "Hearth shows a bucket as a directory tree, and keeps what was read in RAM and on local disk.",
 		Example: "  hearth ls file:///usr/share/doc\n" +
 			"  hearth mount file:///usr/share/doc /mnt",
 		SilenceErrors: true, SilenceUsage: true,
