@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,8 +18,12 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// Name is where a draft is to be published: a link and the whole key at its origin.
+// Name is where a draft is to be published: a link and the whole key at its origin. A key that ends in "/" is a directory's,
+// whose draft has no bytes.
 type Name struct{ Link, Key string }
+
+// IsDir reports whether it is a directory's.
+func (n Name) IsDir() bool { return strings.HasSuffix(n.Key, "/") }
 
 // Attr are a file's attributes. They are this node's alone: the bucket does not get them.
 type Attr struct {
@@ -34,6 +39,7 @@ type State string
 // The states.
 const (
 	Opened     State = "open"       // being written; nothing was sent but parts ahead
+	Staged     State = "staged"     // closed under a temporary name: it is not published before it is renamed
 	Waiting    State = "waiting"    // publishing failed, and may succeed the next time: Why says more
 	Publishing State = "publishing" // bytes or a Complete are under way, or were when the node ended
 	Failed     State = "failed"     // publishing was refused, and is again until somebody does what Why says
@@ -81,6 +87,7 @@ type Draft struct {
 	named    time.Time // when it got it
 	removed  bool      // never published, and no files any more
 	nameless bool      // another draft has its name; its files stay
+	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
 	attr     Attr
 	size     int64
@@ -118,9 +125,6 @@ type Draft struct {
 	failed error
 	tried  uint64 // the generation when it began
 }
-
-// ErrPublished says that a draft cannot be renamed, since the bucket has an object of it under its name.
-var ErrPublished = errors.New("the draft was published under its name: copy the object")
 
 // ErrRemoved says that a draft was removed or replaced, and is not published.
 var ErrRemoved = errors.New("the draft was removed") // not fs.ErrNotExist: that is an upload's
@@ -294,7 +298,7 @@ func (d *Draft) wroteLocked(from, to int64) {
 	d.gen++
 	d.attr.ModTime = d.s.o.Now()
 	d.changed = true
-	if d.state == Published {
+	if d.state == Published || d.state == Staged {
 		d.setLocked(Opened, "")
 	}
 	if d.up != nil {
@@ -374,6 +378,16 @@ func (d *Draft) Sync() error {
 		return nil
 	}
 	return d.save(true)
+}
+
+// Stage is the close of a draft with a temporary name: it is on the disk, as Sync has it, and stays there.
+func (d *Draft) Stage() error {
+	d.mu.Lock()
+	if d.state != Publishing {
+		d.state, d.why, d.since, d.changed = Staged, "", d.s.o.Now(), true
+	}
+	d.mu.Unlock()
+	return d.Sync()
 }
 
 // Info tells of the draft as it is now.
@@ -475,77 +489,6 @@ func (d *Draft) Remove(ctx context.Context) error {
 		d.s.log("removed draft %s: %v: it is tried again", d.Info().Key, err)
 	}
 	return nil
-}
-
-// Rename moves the name of a draft of which nothing was published. A draft that has the new name is removed, and goes on
-// nameless for whoever holds it. It waits for a publish that runs: ErrPublished is its answer if that succeeds.
-func (d *Draft) Rename(ctx context.Context, n Name) error {
-	if err := d.lock(ctx); err != nil {
-		return err
-	}
-	old, err := d.rename(ctx, n)
-	d.unlock()
-	if err != nil {
-		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
-	}
-	if old == nil {
-		return nil
-	}
-	if err := old.vanish(); err != nil {
-		return err
-	}
-	if err := old.cleanUp(ctx); err != nil {
-		d.s.log("replaced draft %s: %v: it is tried again", n.Key, err)
-	}
-	return nil
-}
-
-func (d *Draft) rename(ctx context.Context, n Name) (replaced *Draft, err error) {
-	if d.pending != nil { // nobody knows yet whether its old name has an object of it
-		if err := d.settle(ctx); err != nil {
-			return nil, err
-		}
-	}
-	d.s.mu.Lock()
-	d.mu.Lock()
-	was, since := d.name, d.named
-	switch {
-	case d.removed || d.gone || d.nameless:
-		err = ErrRemoved
-	case d.published != nil:
-		err = ErrPublished
-	case was == n:
-	default:
-		d.s.unnameLocked(d)
-		if at, there := d.s.findLocked(n); there {
-			replaced = d.s.names[at]
-		}
-		d.name, d.named = n, d.s.o.Now()
-		d.s.nameLocked(d)
-	}
-	d.mu.Unlock()
-	d.s.mu.Unlock()
-	if err != nil || was == n {
-		return nil, err
-	}
-	err = d.save(false)
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	if err == nil {
-		if replaced != nil {
-			d.s.removeLocked(replaced)
-		}
-		return replaced, nil
-	}
-	d.s.unnameLocked(d)
-	if replaced != nil {
-		d.s.nameLocked(replaced)
-	}
-	d.mu.Lock()
-	d.name, d.named = was, since
-	d.mu.Unlock()
-	d.s.nameLocked(d)
-	return nil, err
 }
 
 // syncNames makes the names in the draft's directory durable, if it is.

@@ -30,7 +30,7 @@ func TestWhatWasSyncedOutlivesAPowerCut(t *testing.T) {
 		must(t, e.Remove(t.Context()))
 		mark("removed")
 		mark("renames")
-		must(t, d.Rename(t.Context(), Name{"link", "c"}))
+		must(t, d.Rename(t.Context(), Name{"link", "c"}, false, false))
 		must(t, d.Sync())
 		mark("c")
 		mark("publishes")

@@ -238,7 +238,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 
 // multipart publishes a draft by an upload in parts. again means that no moment was found, or that the upload is gone.
 func (d *Draft) multipart(ctx context.Context, up hearth.Uploader, size int64) (again bool, err error) {
-	u, err := d.begun(ctx, up, size)
+	u, err := d.begun(ctx, up, d.Info().Key, size)
 	if err != nil {
 		return false, err
 	}
@@ -295,7 +295,7 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 		d.mu.Unlock()
 		return err
 	}
-	spec := d.spec(a.Token, a.Size)
+	spec := d.spec("", a.Token, a.Size)
 	for try := 1; ; try++ {
 		o, err := do(spec)
 		if err == nil {
@@ -332,7 +332,7 @@ func (d *Draft) settle(ctx context.Context) error {
 		return err
 	}
 	a := d.pending
-	o, err := up.Written(ctx, d.spec(a.Token, a.Size))
+	o, err := up.Written(ctx, d.spec("", a.Token, a.Size))
 	switch {
 	case err == nil:
 		d.done(a, o)
@@ -433,7 +433,7 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	if !d.removed || d.pending == nil {
 		return nil
 	}
-	o, err := up.Written(ctx, d.spec(d.pending.Token, d.pending.Size))
+	o, err := up.Written(ctx, d.spec("", d.pending.Token, d.pending.Size))
 	if err == nil {
 		err = up.Delete(ctx, o.Key, o.ETag)
 	}

@@ -29,6 +29,7 @@ type record struct {
 	Seq     uint64    // of the last token
 	Durable bool      // a Sync has answered: from then on each record is fsynced before it replaces the last one
 	Named   time.Time // when it got its name: of two drafts of one name the later one has it
+	Moving  []byte    `json:",omitempty"` // of a directory: the key to which it and all below it are being renamed
 	Size    int64     // when the record was written; after a restart the file's size counts
 	Attr    Attr
 	State   State
@@ -170,7 +171,7 @@ func (d *Draft) save(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named,
+	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
 		Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -193,7 +194,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.begins = r.Begins
+	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {
 		d.state, d.why = Waiting, "the node ended while it was being published"

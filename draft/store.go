@@ -30,9 +30,9 @@ type Options struct {
 	Dirs []string
 	// Uploader is the origin of a link. It is asked before each publish. nil means that nothing can be published.
 	Uploader func(link string) (hearth.Uploader, error)
-	// Ahead tells whether parts of a draft of that name may be sent before it is published: not if it is never to be
-	// published under it. nil means that all may.
-	Ahead func(Name) bool
+	// Staged tells whether a name is temporary, and which name it is to get, where it says so ("" else): its parts are sent ahead
+	// under that one, or not at all. nil means that no name is.
+	Staged func(Name) (staged bool, final string)
 	// Room is asked before each write of n bytes in a directory, and with a draft's first n for a new one. So it must be
 	// cheap. Its error, such as syscall.ENOSPC, is the writer's. nil never refuses.
 	Room func(dir string, n int64) error
@@ -108,6 +108,13 @@ func Open(o Options) (*Store, error) {
 		}
 		for _, e := range found[dir] {
 			s.take(dir, e)
+		}
+	}
+	for _, d := range s.all() {
+		if d.moving != "" && !d.removed && !d.nameless {
+			if err := s.moveOn(d); err != nil {
+				return nil, fmt.Errorf("open drafts: %w", err)
+			}
 		}
 	}
 	return s, nil
@@ -233,7 +240,7 @@ func (s *Store) take(dir string, e entry) {
 		if old.named.After(d.named) {
 			old, d = d, old
 		}
-		old.nameless, old.state, old.why = true, Failed, "a later draft has its name: drop it"
+		old.nameless, old.state, old.why = true, Failed, outnamed
 		s.names[at] = d
 		s.log("draft %s %s in %s: %s", old.name.Link, old.name.Key, old.path(".data"), old.why)
 		return

@@ -80,7 +80,7 @@ func TestRename(t *testing.T) {
 	}
 	must(t, d.Hold()) // published drafts go with their last handle
 	f.meets = nil
-	must(t, d.Rename(t.Context(), Name{"link", "a"}))
+	must(t, d.Rename(t.Context(), Name{"link", "a"}, false, false))
 	if got, _ := s.Find(Name{"link", "a"}); got != d {
 		t.Fatal("the replaced one has the name")
 	}
@@ -95,7 +95,7 @@ func TestRename(t *testing.T) {
 	if _, err := old.Publish(t.Context()); !errors.Is(err, ErrRemoved) {
 		t.Fatal(err)
 	}
-	if err := d.Rename(t.Context(), Name{"link", "b"}); !errors.Is(err, ErrPublished) {
+	if err := d.Rename(t.Context(), Name{"link", "b"}, false, false); !errors.Is(err, ErrPublished) {
 		t.Fatal(err)
 	}
 	old.Release()

@@ -2,6 +2,7 @@ package draft
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,10 +144,11 @@ func (d *Draft) sum(off, n int64) (sum []byte, gen uint64, err error) {
 	return all[:], gen, nil
 }
 
-func (d *Draft) spec(token string, size int64) *hearth.Upload {
+// spec is an upload of the draft to a key; "" means its own.
+func (d *Draft) spec(key, token string, size int64) *hearth.Upload {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	u := &hearth.Upload{Key: d.name.Key, Size: size, Draft: token}
+	u := &hearth.Upload{Key: cmp.Or(key, d.name.Key), Size: size, Draft: token}
 	switch {
 	case d.base != nil && d.base.Cacheable():
 		u.IfMatch = d.base.ETag
@@ -163,10 +165,10 @@ func (d *Draft) token() string {
 	return d.random + "-" + strconv.FormatUint(d.seq, 10)
 }
 
-// begun returns the upload that goes on, or begins one for a draft of that size.
-func (d *Draft) begun(ctx context.Context, up hearth.Uploader, size int64) (*upload, error) {
+// begun returns the upload to a key that goes on, or begins one for a draft of that size.
+func (d *Draft) begun(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {
 	d.mu.RLock()
-	u, key := d.up, d.name.Key
+	u := d.up
 	other := u != nil && (u.outgrown || (d.size-1)/u.partSize >= maxParts || string(u.Key) != key)
 	d.mu.RUnlock()
 	if u != nil && !other && !u.known {
@@ -208,7 +210,7 @@ func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, si
 	if err := d.save(false); err != nil {
 		return nil, err
 	}
-	id, err := up.Begin(ctx, d.spec(u.token, size))
+	id, err := up.Begin(ctx, d.spec(key, u.token, size))
 	d.mu.Lock()
 	if u.ID = id; err == nil {
 		d.up = u
@@ -226,7 +228,7 @@ func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, si
 // resume compares what the origin has of an upload, and the file, with what the record says.
 func (d *Draft) resume(ctx context.Context, up hearth.Uploader) error {
 	u := d.up
-	list, err := up.Parts(ctx, d.spec(u.token, 0), u.ID)
+	list, err := up.Parts(ctx, d.spec(string(u.Key), u.token, 0), u.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		d.mu.Lock()
 		d.up = nil
@@ -343,7 +345,7 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 	for range tries {
 		d.sent.Add(n)
 		// That a part was sent twice does no harm.
-		p, err = up.PutPart(ctx, d.spec(u.token, 0), u.ID, int(t.index+1), bytes.NewReader(t.data), n)
+		p, err = up.PutPart(ctx, d.spec(string(u.Key), u.token, 0), u.ID, int(t.index+1), bytes.NewReader(t.data), n)
 		if !errors.Is(err, hearth.ErrUnanswered) {
 			break
 		}
@@ -458,7 +460,8 @@ func (d *Draft) look(u *upload, n int64) (missing []*taken, a *attempt, kept map
 
 // ahead begins to send a draft's parts, if nothing else is done with it.
 func (s *Store) ahead(d *Draft) {
-	if s.o.Uploader == nil || s.o.Ahead != nil && !s.o.Ahead(d.Info().Name) || !s.begin() {
+	key := d.aheadKey()
+	if s.o.Uploader == nil || key == "" || !s.begin() {
 		return
 	}
 	go func() {
@@ -477,15 +480,27 @@ func (s *Store) ahead(d *Draft) {
 			return
 		}
 		defer end()
-		if err := d.sendAhead(ctx); err != nil && ctx.Err() == nil {
+		if err := d.sendAhead(ctx, key); err != nil && ctx.Err() == nil {
 			// Publish sends what is missing, and has an error that somebody hears.
 			s.log("send parts of %s ahead: %v", d.Info().Key, err)
 		}
 	}()
 }
 
+// aheadKey is the key that the draft will have at the bucket. "" means that nobody knows.
+func (d *Draft) aheadKey() string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.s.o.Staged != nil {
+		if staged, final := d.s.o.Staged(d.name); staged {
+			return final
+		}
+	}
+	return d.name.Key
+}
+
 // sendAhead sends each part that the writer is beyond by a part, once, until it has caught up.
-func (d *Draft) sendAhead(ctx context.Context) error {
+func (d *Draft) sendAhead(ctx context.Context, key string) error {
 	up, err := d.uploader()
 	if err != nil {
 		return err
@@ -532,7 +547,7 @@ func (d *Draft) sendAhead(ctx context.Context) error {
 			continue
 		}
 		if u == nil {
-			if u, err = d.begun(ctx, up, growth*size); err != nil {
+			if u, err = d.begun(ctx, up, key, growth*size); err != nil {
 				continue
 			}
 			if u.partSize != partSize {

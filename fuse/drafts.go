@@ -17,20 +17,24 @@ type Writing struct {
 	Keys Keys
 	// Uploader is the origin of a link, for what is no draft: markers of directories, and deletions.
 	Uploader func(link string) (hearth.Uploader, error)
-	// Wrote is told what a key has now, after a write that is no draft's: o, or nothing if it is nil. Doubted is told of a key
-	// of which nobody knows, since the origin has not answered. They return once the tree has it.
-	Wrote   func(ctx context.Context, link, key string, o *hearth.Object)
+	// Wrote is told what a key has now, after a write that is no draft's: o, or nothing if it is nil. id is a node id that stands
+	// for it besides, if it is not 0. Doubted is told of a key of which nobody knows, since the origin has not answered. They
+	// return once the tree has it.
+	Wrote   func(ctx context.Context, link, key string, o *hearth.Object, id uint64)
 	Doubted func(ctx context.Context, link, key string)
 	// Publish publishes a draft that nobody has open any more, some time after it returns. It tells of errors by itself.
 	Publish func(d *draft.Draft)
+	// Staged tells whether a name is temporary: what is closed under it stays here until it is renamed. nil means that none is.
+	Staged func(draft.Name) bool
 	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
 	SyncToBucket bool
 }
 
 // Keys are what a writable mount asks a tree; *namespace.Tree answers.
 type Keys interface {
-	// KeyOf returns the key that a name in a directory has at its link's origin.
+	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
+	DirKey(dir uint64) (link, prefix string, err error)
 	// File finds the file of a whole key.
 	File(ctx context.Context, link, key string) (namespace.Node, error)
 	// NewID returns a node id that no name has.
@@ -46,27 +50,59 @@ type drafted struct {
 	w *Writing
 }
 
-// find returns the draft that a name has.
+// where is what the names in a directory mean. A directory that is a draft is not in the tree.
+func (t *drafted) where(dir uint64) (link, prefix string, inTree bool, err error) {
+	if d, ok := t.w.Drafts.ID(dir); ok {
+		i := d.Info()
+		return i.Link, i.Key, false, nil
+	}
+	link, prefix, err = t.w.Keys.DirKey(dir)
+	return link, prefix, true, err
+}
+
+// find returns the draft that a name has, and the name of a file there.
 func (t *drafted) find(dir uint64, name string) (d *draft.Draft, at draft.Name, err error) {
-	if at.Link, at.Key, err = t.w.Keys.KeyOf(dir, name); err != nil {
+	link, prefix, inTree, err := t.where(dir)
+	switch {
+	case err != nil:
+	case inTree:
+		at.Link, at.Key, err = t.w.Keys.KeyOf(dir, name)
+	default:
+		at.Link = link
+		at.Key, err = namespace.KeyIn(prefix, name)
+	}
+	if err != nil {
 		return nil, at, err
 	}
-	d, _ = t.w.Drafts.Find(at)
+	d, ok := t.w.Drafts.Find(at)
+	if !ok {
+		d, _ = t.w.Drafts.Find(asDir(at))
+	}
 	return d, at, nil
 }
 
+func asDir(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + "/"} }
+
+// lookup is Lookup in the tree.
+func (t *drafted) lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
+	if _, ok := t.w.Drafts.ID(dir); ok {
+		return namespace.Node{}, &namespace.Absent{}
+	}
+	return t.Tree.Lookup(ctx, dir, name)
+}
+
 // Lookup is part of Names. The draft of a name that was published since, and that the bucket has in another version by now,
-// has no name here any more: it goes on for those who have it open.
+// has no name here any more: it goes on for those who have it open. A directory that was published is the tree's.
 func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
 	d, _, err := t.find(dir, name)
 	if d == nil || err != nil {
-		return t.Tree.Lookup(ctx, dir, name)
+		return t.lookup(ctx, dir, name)
 	}
 	i := d.Info()
 	if i.Object == nil {
 		return node(&i), nil
 	}
-	n, err := t.Tree.Lookup(ctx, dir, name)
+	n, err := t.lookup(ctx, dir, name)
 	if err == nil && !n.Dir && n.Object.Version == i.Object.Version {
 		return node(&i), nil
 	}
@@ -75,8 +111,9 @@ func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespac
 
 // node is a draft's. It may be believed for no time: it changes as it is written.
 func node(i *draft.Info) namespace.Node {
-	name := i.Key[strings.LastIndexByte(i.Key, '/')+1:]
-	return namespace.Node{ID: i.ID, Name: namespace.MountName(name), ModTime: i.Attr.ModTime,
+	key := strings.TrimSuffix(i.Key, "/")
+	name := key[strings.LastIndexByte(key, '/')+1:]
+	return namespace.Node{ID: i.ID, Dir: i.IsDir(), Name: namespace.MountName(name), ModTime: i.Attr.ModTime,
 		Object: hearth.Object{Link: i.Link, Key: i.Key, Size: i.Size, ModTime: i.Attr.ModTime}}
 }
 
@@ -103,10 +140,11 @@ func (t *drafted) Open(ctx context.Context, id uint64) (namespace.Node, error) {
 
 // ReadDir is part of Names: drafts stand among the names of the tree, in the order of their keys.
 func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each func(namespace.Node) bool) error {
-	ours, prefix, err := t.in(dir, after)
+	link, prefix, inTree, err := t.where(dir)
 	if err != nil {
 		return t.Tree.ReadDir(ctx, dir, after, each)
 	}
+	ours := t.in(link, prefix, after)
 	more := true
 	give := func(n namespace.Node) bool { more = each(n); return more }
 	upTo := func(key string) bool { // gives the drafts before a key; "": all
@@ -118,6 +156,10 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 		}
 		return more
 	}
+	if !inTree {
+		upTo("")
+		return nil
+	}
 	err = t.Tree.ReadDir(ctx, dir, after, func(n namespace.Node) bool {
 		key := n.Object.Key
 		if key == "" { // made by links
@@ -127,7 +169,7 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 			return false
 		}
 		if len(ours) > 0 && ours[0].Key == key {
-			if i := ours[0]; i.Object == nil || i.Object.Version == n.Object.Version {
+			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {
 				n = node(&i)
 			}
 			ours = ours[1:]
@@ -141,35 +183,33 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 }
 
 // in are the drafts right in a directory, behind a name. Those that the bucket has had are among them.
-func (t *drafted) in(dir uint64, after string) (ours []draft.Info, prefix string, err error) {
-	link, key, err := t.w.Keys.KeyOf(dir, "x")
-	if err != nil {
-		return nil, "", err
-	}
-	prefix = strings.TrimSuffix(key, "x")
+func (t *drafted) in(link, prefix, after string) (ours []draft.Info) {
 	if after != "" {
 		name, isDir := strings.CutSuffix(after, "/")
-		if _, after, err = t.w.Keys.KeyOf(dir, name); err != nil { // a shortened name, or one that links made
-			after, err = prefix+name, nil
+		if key, err := namespace.KeyIn(prefix, name); err == nil {
+			after = key
+		} else { // a shortened name, or one that links made
+			after = prefix + name
 		}
 		if isDir {
 			after += "/"
 		}
 	}
 	t.w.Drafts.Below(link, prefix, func(d *draft.Draft) bool {
-		if i := d.Info(); i.Key > after && !strings.Contains(i.Key[len(prefix):], "/") {
+		i := d.Info()
+		if rest := strings.TrimSuffix(i.Key[len(prefix):], "/"); rest != "" && i.Key > after && !strings.Contains(rest, "/") {
 			ours = append(ours, i)
 		}
 		return true
 	})
-	return ours, prefix, nil
+	return ours
 }
 
 // hasDrafts reports whether any draft is below a directory.
-func (t *drafted) hasDrafts(link, prefix string) (has bool) {
-	t.w.Drafts.Below(link, prefix, func(d *draft.Draft) bool {
+func (t *drafted) hasDrafts(at draft.Name) (has bool) {
+	t.w.Drafts.Below(at.Link, at.Key, func(d *draft.Draft) bool {
 		i := d.Info()
-		has = i.Object == nil
+		has = i.Object == nil && i.Key != at.Key
 		return !has
 	})
 	return has

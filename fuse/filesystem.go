@@ -105,7 +105,7 @@ func newFileSystem(o *Options) *fileSystem {
 	if o.Writing != nil {
 		f.write = &drafted{o.Tree, o.Writing}
 		f.tree = f.write
-		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}}
+		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}}
 	}
 	return f
 }
@@ -245,9 +245,9 @@ func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
 	if t := n.ModTime; !t.IsZero() {
 		out.SetTimes(&t, &t, &t)
 	}
-	if d, ok := f.isDraft(n.ID); ok && !n.Dir {
+	if d, ok := f.isDraft(n.ID); ok {
 		a := d.Info().Attr
-		out.Uid, out.Gid, out.Mode = a.UID, a.GID, gofuse.S_IFREG|a.Mode&0o7777
+		out.Uid, out.Gid, out.Mode = a.UID, a.GID, out.Mode&syscall.S_IFMT|a.Mode&0o7777
 		out.SetTimes(&a.ATime, &a.ModTime, &a.ModTime)
 	}
 }

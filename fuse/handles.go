@@ -14,8 +14,9 @@ type handles struct {
 	drafts *draft.Store
 	table  *table
 
-	mu   sync.Mutex     // guards open, and keeps a draft from beginning between a look for it and its hold
-	open map[uint64]int // how often, by node
+	mu      sync.Mutex     // guards what follows, and keeps a draft from beginning between a look for it and its hold
+	open    map[uint64]int // how often, by node
+	writers map[uint64]int // how often for writing, by node
 }
 
 // begin makes a draft that all handles of its node hold.
@@ -33,9 +34,13 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr) (*draft.Draft, e
 }
 
 // add is an open more of a node. An error says that its draft has just gone.
-func (h *handles) add(node uint64) (handle uint64, err error) {
-	row := h.table.put(tableRow{node, held, 0}) // before the answer
-	if err := h.inherit(node); err != nil {
+func (h *handles) add(node uint64, writes bool) (handle uint64, err error) {
+	x := tableRow{node: node, kind: held}
+	if writes {
+		x.value = 1
+	}
+	row := h.table.put(x) // before the answer
+	if err := h.inherit(x); err != nil {
 		h.table.clear(row)
 		return 0, err
 	}
@@ -43,21 +48,31 @@ func (h *handles) add(node uint64) (handle uint64, err error) {
 }
 
 // inherit is an open that another process has answered.
-func (h *handles) inherit(node uint64) error {
+func (h *handles) inherit(x tableRow) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d, ok := h.drafts.ID(node); ok {
+	if d, ok := h.drafts.ID(x.node); ok {
 		if err := d.Hold(); err != nil {
 			return err
 		}
 	}
-	h.open[node]++
+	h.open[x.node]++
+	if x.value != 0 {
+		h.writers[x.node]++
+	}
 	return nil
+}
+
+// written reports whether somebody has a node open for writing.
+func (h *handles) written(node uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.writers[node] > 0
 }
 
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
 // left one.
-func (h *handles) forget(node uint64, release func(node, handle uint64)) {
+func (h *handles) forget(node uint64, release func(node, handle uint64, writes bool)) {
 	h.mu.Lock()
 	left := h.open[node]
 	h.mu.Unlock()
@@ -70,14 +85,19 @@ func (h *handles) forget(node uint64, release func(node, handle uint64)) {
 	}
 	for row, x := range rows {
 		if x.node == node && x.kind == held {
-			release(node, uint64(row+2))
+			release(node, uint64(row+2), x.value != 0)
 		}
 	}
 }
 
 // drop is an open less. It returns the draft, if there is one.
-func (h *handles) drop(node, handle uint64) *draft.Draft {
+func (h *handles) drop(node, handle uint64, writes bool) *draft.Draft {
 	h.mu.Lock()
+	if writes {
+		if h.writers[node]--; h.writers[node] <= 0 {
+			delete(h.writers, node)
+		}
+	}
 	if h.open[node]--; h.open[node] <= 0 {
 		delete(h.open, node)
 	}

@@ -273,7 +273,7 @@ func takeOver(o Options) (*Server, error) {
 	}
 	for _, x := range rows {
 		if x.kind == held && f.write != nil {
-			_ = f.handles.inherit(x.node) // a draft that has gone has no handle
+			_ = f.handles.inherit(x) // a draft that has gone has no handle
 		}
 	}
 	s.start(raw, m, s.lends(raw, m))

@@ -21,10 +21,10 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	}
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
-	switch writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0; {
-	case writes && f.write == nil:
+	switch {
+	case writes(in.Flags) && f.write == nil:
 		return gofuse.EROFS
-	case writes:
+	case writes(in.Flags):
 		return f.failed(r, f.openPlain(in, out))
 	}
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))
@@ -52,7 +52,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 // Release answers RELEASE, which arrives after the kernel has let the file go.
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f.write != nil {
-		f.releasePlain(in.NodeId, in.Fh)
+		f.releasePlain(in.NodeId, in.Fh, writes(in.Flags))
 		return
 	}
 	if f.mode == Passthrough {

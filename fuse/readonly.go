@@ -33,11 +33,6 @@ func (f *fileSystem) Symlink(<-chan struct{}, *gofuse.InHeader, string, string, 
 	return f.refused(syscall.EPERM)
 }
 
-// Rename is refused: EXDEV has mv(1) and its like copy, and remove what was copied.
-func (f *fileSystem) Rename(<-chan struct{}, *gofuse.RenameIn, string, string) gofuse.Status {
-	return f.refused(syscall.EXDEV)
-}
-
 // Tmpfile is refused: programs make a file with a name then.
 func (f *fileSystem) Tmpfile(<-chan struct{}, *gofuse.CreateIn, *gofuse.CreateOut) gofuse.Status {
 	return f.refused(syscall.EOPNOTSUPP)

@@ -43,7 +43,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 	n := node(&i)
 	f.enter(&n, &out.EntryOut)
 	out.OpenOut.OpenFlags = gofuse.FOPEN_KEEP_CACHE
-	out.OpenOut.Fh, err = f.handles.add(n.ID)
+	out.OpenOut.Fh, err = f.handles.add(n.ID, writes(in.Flags))
 	return f.failed(r, err)
 }
 
@@ -74,11 +74,13 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 // linux/fuse.h). What that one has done is done.
 func resent(unique uint64) bool { return unique>>63 != 0 }
 
+// writes reports whether a file is opened to be changed.
+func writes(flags uint32) bool { return flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 }
+
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
-	writes := in.Flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0
 	d, ok := f.isDraft(in.NodeId)
-	if !ok && writes {
+	if !ok && writes(in.Flags) {
 		if in.Flags&syscall.O_TRUNC == 0 {
 			return f.cannotYet("open", in.NodeId)
 		}
@@ -86,18 +88,18 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 			return err
 		}
 	}
-	handle, err := f.handles.add(in.NodeId)
+	handle, err := f.handles.add(in.NodeId, writes(in.Flags))
 	if err != nil {
 		return err
 	}
 	if ok && in.Flags&syscall.O_TRUNC != 0 {
 		if err := d.Truncate(0); err != nil {
-			f.handles.drop(in.NodeId, handle)
+			f.handles.drop(in.NodeId, handle, writes(in.Flags))
 			return err
 		}
 	}
 	out.Fh, out.OpenFlags = handle, gofuse.FOPEN_KEEP_CACHE
-	if !writes {
+	if !writes(in.Flags) {
 		out.OpenFlags |= gofuse.FOPEN_NOFLUSH
 	}
 	return nil
@@ -130,14 +132,26 @@ func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
 
 // releasePlain answers a RELEASE of a writable mount. What was not published by close(2), since nothing was written or it came
 // by a mapping, is published behind.
-func (f *fileSystem) releasePlain(node, handle uint64) {
-	d := f.handles.drop(node, handle)
+func (f *fileSystem) releasePlain(node, handle uint64, writes bool) {
+	d := f.handles.drop(node, handle, writes)
 	if d == nil {
 		return
 	}
-	if i := d.Info(); i.Users == 0 && i.Dirty && !i.Removed {
+	i := d.Info()
+	switch {
+	case i.Users > 0 || !i.Dirty || i.Removed:
+	case !f.staged(i.Name):
 		f.write.w.Publish(d)
+	case i.State != draft.Staged:
+		if err := d.Stage(); err != nil { // nothing was promised
+			f.o.complain(fmt.Sprintf("close %s: %v", i.Key, err))
+		}
 	}
+}
+
+// staged reports whether what is closed under a name stays here.
+func (f *fileSystem) staged(n draft.Name) bool {
+	return f.write.w.Staged != nil && f.write.w.Staged(n)
 }
 
 // Write answers WRITE.
@@ -176,8 +190,14 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.St
 	if !ok {
 		return gofuse.OK
 	}
-	if i := d.Info(); !i.Dirty || i.Untouched || i.Removed {
+	i := d.Info()
+	switch {
+	case !i.Dirty || i.Untouched || i.Removed:
 		return gofuse.OK // nothing was written: the last close publishes a new file
+	case f.staged(i.Name) && i.State == draft.Staged:
+		return gofuse.OK
+	case f.staged(i.Name):
+		return f.failed(nil, d.Stage())
 	}
 	return f.publish(cancel, &in.InHeader, d)
 }
@@ -205,7 +225,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.St
 	if err := d.Sync(); err != nil {
 		return f.failed(nil, err)
 	}
-	if f.write.w.SyncToBucket && !d.Info().Removed {
+	if i := d.Info(); f.write.w.SyncToBucket && !i.Removed && !f.staged(i.Name) {
 		return f.publish(cancel, &in.InHeader, d)
 	}
 	return gofuse.OK
@@ -312,16 +332,25 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	if err != nil {
 		return err
 	}
-	if d != nil {
-		i := d.Info()
-		if err := d.Remove(ctx); err != nil {
-			return err
-		}
-		if i.Object == nil && i.State == draft.Opened {
-			return nil // the bucket never had it
+	if d == nil {
+		return f.remove(ctx, at.Link, at.Key)
+	}
+	i := d.Info()
+	if err := d.Remove(ctx); err != nil {
+		return err
+	}
+	return f.removeHidden(ctx, dir, name, &i)
+}
+
+// removeHidden deletes the object under a draft's name that the draft hid, or that is the draft's own.
+func (f *fileSystem) removeHidden(ctx context.Context, dir uint64, name string, i *draft.Info) error {
+	if i.Object == nil && (i.State == draft.Opened || i.State == draft.Staged) { // else there may be one that nobody has told the tree of
+		n, err := f.write.lookup(ctx, dir, name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && n.Dir {
+			return nil
 		}
 	}
-	return f.remove(ctx, at.Link, at.Key)
+	return f.remove(ctx, i.Link, i.Key)
 }
 
 // remove deletes a key.
@@ -330,21 +359,21 @@ func (f *fileSystem) remove(ctx context.Context, link, key string) error {
 	if err == nil {
 		err = up.Delete(ctx, key, "")
 	}
-	f.wrote(ctx, link, key, nil, err)
+	f.wrote(ctx, link, key, nil, 0, err)
 	return err
 }
 
 // wrote tells the tree what became of a write.
-func (f *fileSystem) wrote(ctx context.Context, link, key string, o *hearth.Object, err error) {
+func (f *fileSystem) wrote(ctx context.Context, link, key string, o *hearth.Object, id uint64, err error) {
 	switch w := f.write.w; {
 	case err == nil:
-		w.Wrote(ctx, link, key, o)
+		w.Wrote(ctx, link, key, o, id)
 	case errors.Is(err, hearth.ErrUnanswered):
 		w.Doubted(ctx, link, key)
 	}
 }
 
-// Mkdir answers MKDIR: an empty object at the directory's own key.
+// Mkdir answers MKDIR: an empty object at the directory's own key. One with a temporary name, or in such a directory, is a draft.
 func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	if f.write == nil {
 		return gofuse.EROFS
@@ -353,21 +382,45 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 	defer r.finish()
 	dir := f.toTree(in.NodeId)
 	d, at, err := f.write.find(dir, name)
-	if err == nil && d != nil && d.Info().Object == nil {
+	if err == nil && d != nil && d.Info().Object == nil && !resent(in.Unique) {
 		err = syscall.EEXIST
 	}
-	if err == nil {
-		err = f.mark(r, at)
-	}
 	var n namespace.Node
-	if err == nil {
-		n, err = f.tree.Lookup(r, dir, name)
+	switch {
+	case err != nil:
+	case d != nil && d.Info().Object == nil:
+		i := d.Info()
+		n = node(&i)
+	case f.staged(asDir(at)):
+		n, err = f.stageDir(asDir(at), in)
+	default:
+		if err = f.mark(r, at); err == nil {
+			n, err = f.tree.Lookup(r, dir, name)
+		}
 	}
 	if err != nil {
 		return f.failed(r, err)
 	}
 	f.enter(&n, out)
 	return gofuse.OK
+}
+
+// stageDir makes a directory that the bucket does not get before it is renamed.
+func (f *fileSystem) stageDir(at draft.Name, in *gofuse.MkdirIn) (namespace.Node, error) {
+	id, err := f.write.w.Keys.NewID()
+	if err != nil {
+		return namespace.Node{}, err
+	}
+	now := time.Now()
+	d, err := f.write.w.Drafts.Create(at, id, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now})
+	if err == nil {
+		err = d.Stage() // the names of files in it are to be found after a power cut
+	}
+	if err != nil {
+		return namespace.Node{}, err
+	}
+	i := d.Info()
+	return node(&i), nil
 }
 
 // mark makes a directory's marker.
@@ -377,7 +430,7 @@ func (f *fileSystem) mark(ctx context.Context, at draft.Name) error {
 	if err == nil {
 		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/"}, strings.NewReader(""))
 	}
-	f.wrote(ctx, at.Link, at.Key+"/", &o, err)
+	f.wrote(ctx, at.Link, at.Key+"/", &o, 0, err)
 	return err
 }
 
@@ -396,7 +449,7 @@ func (f *fileSystem) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name str
 }
 
 func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) error {
-	_, at, err := f.write.find(parent, name)
+	d, at, err := f.write.find(parent, name)
 	if err != nil {
 		return err
 	}
@@ -406,8 +459,10 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 		return err
 	case !n.Dir:
 		return syscall.ENOTDIR
-	case f.write.hasDrafts(at.Link, at.Key+"/"):
+	case f.write.hasDrafts(asDir(at)):
 		return syscall.ENOTEMPTY
+	case d != nil && d.Info().Object == nil:
+		return d.Remove(ctx)
 	}
 	empty := true
 	err = f.tree.ReadDir(ctx, n.ID, "", func(namespace.Node) bool { empty = false; return false })

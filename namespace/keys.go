@@ -60,11 +60,32 @@ func (t *Tree) KeyOf(dir uint64, name string) (link, key string, err error) {
 	if _, ok := t.links.Load().below[d.hash][name]; ok || d.link == nil {
 		return "", "", fmt.Errorf("%s: it is the configuration's: %w", name, syscall.EPERM)
 	}
-	m, ok := record.ParseName(name)
-	if !ok || m.Hashed || m.Segment == "" || !record.Representable(d.prefix()+m.Segment+"/") {
-		return "", "", fmt.Errorf("no key can be named %q: %w", name, syscall.EINVAL)
+	key, err = KeyIn(d.prefix(), name)
+	return d.link.Name, key, err
+}
+
+// DirKey returns what the keys of all names in a directory begin with. The error is syscall.EPERM for a directory that is made by
+// links.
+func (t *Tree) DirKey(dir uint64) (link, prefix string, err error) {
+	d, err := t.dirs.get(t, dir)
+	if err != nil {
+		return "", "", err
 	}
-	return d.link.Name, d.prefix() + m.Segment, nil
+	defer d.release()
+	if d.link == nil {
+		return "", "", fmt.Errorf("the directory is the configuration's: %w", syscall.EPERM)
+	}
+	return d.link.Name, d.prefix(), nil
+}
+
+// KeyIn is the key that a name has behind a prefix, which ends in "/" or is empty. The error is syscall.EINVAL for a name that no
+// key can have.
+func KeyIn(prefix, name string) (key string, err error) {
+	m, ok := record.ParseName(name)
+	if !ok || m.Hashed || m.Segment == "" || !record.Representable(prefix+m.Segment+"/") {
+		return "", fmt.Errorf("no key can be named %q: %w", name, syscall.EINVAL)
+	}
+	return prefix + m.Segment, nil
 }
 
 // NewID returns a node id that no name has: a front end gives it to a file that is no object yet.

@@ -1,0 +1,330 @@
+package draft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hearthfs/hearth"
+)
+
+// ErrPublished says that a draft cannot be renamed, since the bucket has an object of it under its name.
+var ErrPublished = errors.New("the draft was published under its name: copy the object")
+
+// Rename moves the name of a draft of which nothing was published. A draft that has the new name is replaced: it goes on
+// nameless for whoever holds it. only is RENAME_NOREPLACE: it is published only if its key has no object. With publish the bucket
+// has it when Rename returns. After an error the names are as before, but where nobody knows whether it was published: it
+// is, as soon as the origin can be asked. Rename waits for a publish that runs: ErrPublished is its answer if that succeeds.
+func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
+	m := move{d: d, to: n}
+	if err := m.do(ctx, only); err != nil {
+		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
+	}
+	if publish {
+		if _, err := d.Publish(ctx); err != nil {
+			return errors.Join(err, m.undo(ctx))
+		}
+	}
+	return m.end(ctx)
+}
+
+// Renamed tells a draft that its object was copied: it has the new name, and the object o there. Bytes that were written since
+// it was published are published under that.
+func (d *Draft) Renamed(ctx context.Context, n Name, o hearth.Object) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	o.Link = n.Link
+	d.s.mu.Lock()
+	d.mu.Lock()
+	if d.removed || d.gone {
+		d.mu.Unlock()
+		d.s.mu.Unlock()
+		return nil
+	}
+	d.s.unnameLocked(d)
+	d.name, d.named, d.base, d.told, d.changed = n, d.s.o.Now(), &o, &o, true
+	d.s.nameLocked(d)
+	d.mu.Unlock()
+	d.s.mu.Unlock()
+	return d.save(false)
+}
+
+// RenameDir moves the draft of a directory and those of all that is below it, of which nothing was published (else
+// ErrPublished). Those for which publish says so are in the bucket when it returns: all at once, but the file that was
+// written last, which goes last, since programs make such a file to say that all is there. After an error the names are as
+// before; what the bucket has got by then is taken back by unwrite.
+func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info) bool, unwrite func(context.Context, hearth.Object) error) (err error) {
+	all := s.moves(from, to)
+	slices.SortStableFunc(all, func(a, b move) int { return a.d.wrote().Compare(b.d.wrote()) })
+	for i := range all {
+		d := all[i].d
+		if err := d.Hold(); err != nil {
+			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
+		}
+		defer d.Release() // those that are published go then
+	}
+	if err := s.setMoving(from, to.Key); err != nil {
+		return err
+	}
+	slices.Reverse(all) // the directory itself is the last to move: as long as it has its old name, others may have, too
+	moved := 0
+	defer func() {
+		for _, m := range slices.Backward(all[:moved]) {
+			if err != nil {
+				err = errors.Join(err, m.takeBack(context.WithoutCancel(ctx), unwrite))
+			} else {
+				err = m.end(ctx)
+			}
+		}
+		if err != nil {
+			err = errors.Join(err, s.setMoving(from, ""))
+		}
+	}()
+	for i := range all {
+		if err := all[i].do(ctx, false); err != nil {
+			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
+		}
+		moved++
+	}
+	if err := s.setMoving(to, ""); err != nil {
+		return err
+	}
+	slices.Reverse(all)
+	due := slices.DeleteFunc(slices.Clone(all), func(m move) bool { return !publish(m.d.Info()) })
+	if len(due) == 0 {
+		return nil
+	}
+	g, publishing := errgroup.WithContext(ctx)
+	g.SetLimit(s.o.Parallel)
+	last := len(due) - 1
+	for _, m := range due[:last] {
+		g.Go(func() error {
+			_, err := m.d.Publish(publishing)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	_, err = due[last].d.Publish(ctx)
+	return err
+}
+
+// moves are the renames of a directory's draft and of all below it.
+func (s *Store) moves(from, to Name) (all []move) {
+	s.Below(from.Link, from.Key, func(d *Draft) bool {
+		all = append(all, move{d: d, to: Name{to.Link, to.Key + strings.TrimPrefix(d.Info().Key, from.Key)}})
+		return true
+	})
+	return all
+}
+
+// setMoving notes that a directory and all below it are being renamed, so that the next process has all names or none. "" says that
+// they are not any more.
+func (s *Store) setMoving(dir Name, to string) error {
+	d, ok := s.Find(dir)
+	if !ok {
+		return nil
+	}
+	d.mu.Lock()
+	same := d.moving == to
+	d.moving = to
+	d.mu.Unlock()
+	if same {
+		return nil
+	}
+	return d.save(false)
+}
+
+// moveOn goes on with the rename of a directory that the end of the last process has broken off.
+func (s *Store) moveOn(dir *Draft) error {
+	from, to := dir.name, Name{dir.name.Link, dir.moving}
+	if from != to {
+		for _, m := range slices.Backward(s.moves(from, to)) { // itself last, as before
+			if m.d.pending != nil { // under its old name: it is published there
+				continue
+			}
+			if err := m.swap(s.ctx, false); err != nil && !errors.Is(err, ErrPublished) {
+				return err
+			}
+		}
+	}
+	return s.setMoving(to, "")
+}
+
+// wrote is when the draft was written last. That of a directory is before all files'.
+func (d *Draft) wrote() time.Time {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.name.IsDir() {
+		return time.Time{}
+	}
+	return d.attr.ModTime
+}
+
+// move is a rename that can be undone until its end.
+type move struct {
+	d         *Draft
+	to, from  Name
+	since     time.Time // when d had got its name
+	exclusive bool      // as d was
+	replaced  *Draft    // nil means that no draft had the new name
+	was       Info      // what that was
+}
+
+// do moves the name, and stops what the replaced one sends.
+func (m *move) do(ctx context.Context, only bool) error {
+	if err := m.d.lock(ctx); err != nil {
+		return err
+	}
+	err := m.swap(ctx, only)
+	m.d.unlock()
+	if err != nil || m.replaced == nil {
+		return err
+	}
+	m.replaced.mu.RLock()
+	if stop := m.replaced.cancel; stop != nil {
+		stop(ErrRemoved)
+	}
+	m.replaced.mu.RUnlock()
+	if err := m.replaced.lock(ctx); err != nil {
+		return errors.Join(err, m.undo(ctx))
+	}
+	m.replaced.unlock()
+	return nil
+}
+
+func (m *move) swap(ctx context.Context, only bool) error {
+	d, s := m.d, m.d.s
+	if d.pending != nil { // nobody knows yet whether its old name has an object of it
+		if err := d.settle(ctx); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	d.mu.Lock()
+	var err error
+	m.from, m.since, m.exclusive = d.name, d.named, d.attr.Exclusive
+	switch {
+	case d.removed || d.gone || d.nameless:
+		err = ErrRemoved
+	case m.from == m.to:
+	case d.published != nil:
+		err = ErrPublished
+	default:
+		s.unnameLocked(d)
+		if at, there := s.findLocked(m.to); there {
+			m.replaced = s.names[at]
+			m.was = m.replaced.outname()
+		}
+		d.name, d.named, d.attr.Exclusive = m.to, s.o.Now(), only
+		s.nameLocked(d)
+	}
+	d.mu.Unlock()
+	s.mu.Unlock()
+	if err != nil || m.from == m.to {
+		return err
+	}
+	if err = d.save(false); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		m.restoreLocked()
+	}
+	return err
+}
+
+// outnamed is why a draft has no name.
+const outnamed = "a later draft has its name: drop it"
+
+// outname takes the name of a draft away, and tells what it was.
+func (d *Draft) outname() Info {
+	was := d.Info()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nameless, d.state, d.why = true, Failed, outnamed
+	return was
+}
+
+// restoreLocked gives both drafts their names again.
+func (m *move) restoreLocked() {
+	d, s := m.d, m.d.s
+	s.unnameLocked(d)
+	if r := m.replaced; r != nil {
+		r.mu.Lock()
+		if r.nameless = false; r.why == outnamed { // else it was published meanwhile
+			r.state, r.why, r.since = m.was.State, m.was.Why, m.was.Since
+		}
+		r.mu.Unlock()
+		s.nameLocked(r)
+	}
+	d.name, d.named, d.attr.Exclusive = m.from, m.since, m.exclusive
+	s.nameLocked(d)
+}
+
+// undo gives the names back, if nothing was published and nothing may have been.
+func (m *move) undo(ctx context.Context) error {
+	d, s := m.d, m.d.s
+	if err := d.lock(context.WithoutCancel(ctx)); err != nil { // ErrClosed: the next start takes the names as they are
+		return err
+	}
+	defer d.unlock()
+	s.mu.Lock()
+	d.mu.Lock()
+	_, taken := s.findLocked(m.from)
+	stays := m.from == m.to || taken || d.pending != nil || d.published != nil || d.removed || d.gone
+	if !stays {
+		m.restoreLocked()
+	}
+	d.mu.Unlock()
+	s.mu.Unlock()
+	if stays {
+		return nil
+	}
+	return d.save(false)
+}
+
+// takeBack undoes a move of a draft that may have been published since, and that somebody holds.
+func (m *move) takeBack(ctx context.Context, unwrite func(context.Context, hearth.Object) error) error {
+	d := m.d
+	d.mu.RLock()
+	o := d.base
+	d.mu.RUnlock()
+	if o != nil && m.from != m.to {
+		if err := unwrite(ctx, *o); err != nil {
+			return fmt.Errorf("take back %s: %w", o.Key, err)
+		}
+		d.mu.Lock()
+		d.base, d.published, d.told, d.clean = nil, nil, nil, 0
+		d.setLocked(Staged, "")
+		d.mu.Unlock()
+	}
+	return m.undo(ctx)
+}
+
+// end removes what was replaced.
+func (m *move) end(ctx context.Context) error {
+	old := m.replaced
+	if old == nil {
+		return nil
+	}
+	s := old.s
+	s.mu.Lock()
+	s.removeLocked(old)
+	s.mu.Unlock()
+	if err := old.vanish(); err != nil {
+		return err
+	}
+	if err := old.cleanUp(ctx); err != nil {
+		s.log("replaced draft %s: %v: it is tried again", m.to.Key, err)
+	}
+	return nil
+}
