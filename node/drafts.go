@@ -46,14 +46,14 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Room: n.disk.Room, Published: n.published,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Room: n.disk.Room, Published: n.published, Staged: n.stagedAs,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.drafts.store.Store(s)
 	n.group.Go(func() error {
-		n.cleanDrafts(s)
+		n.tendDrafts(s)
 		return nil
 	})
 	return s, nil
@@ -95,7 +95,7 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind,
+	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
 		SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 
@@ -109,7 +109,11 @@ func (n *Node) published(d *draft.Draft, o hearth.Object) {
 	n.drafts.told.Lock()
 	delete(n.drafts.kept, i.File)
 	n.drafts.told.Unlock()
-	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, i.ID) })
+	id := i.ID
+	if i.IsDir() {
+		id = 0 // the tree has an id of its own for each directory
+	}
+	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, id) })
 	ctx, cancel := context.WithTimeout(n.ctx, settling)
 	defer cancel()
 	n.settle(ctx)
@@ -120,8 +124,8 @@ const settling = 200 * time.Millisecond
 
 // wrote does so for a key that was written otherwise. The kernel holds the directory's lock meanwhile, and hears of it later: it
 // knows what it asked for.
-func (n *Node) wrote(ctx context.Context, link, key string, o *hearth.Object) {
-	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Wrote(ctx, link, key, o, 0) })
+func (n *Node) wrote(ctx context.Context, link, key string, o *hearth.Object, id uint64) {
+	n.tell(context.WithoutCancel(ctx), link, key, func(ctx context.Context) { n.tree.Wrote(ctx, link, key, o, id) })
 }
 
 // doubted has names asked for again.
@@ -193,29 +197,68 @@ func (n *Node) leftDrafts() error {
 		return err
 	}
 	for _, i := range s.All() {
-		if d, ok := s.ID(i.ID); ok && i.Users == 0 && i.Dirty && !i.Removed {
+		if d, ok := s.ID(i.ID); ok && i.Users == 0 && i.Dirty && !i.Removed && !n.staged(i.Name) {
 			n.publishBehind(d)
 		}
 	}
 	return nil
 }
 
-// cleanEvery is how often uploads that were broken off are looked for.
-const cleanEvery = time.Minute
+// stagedAs tells whether a name is temporary by its link's patterns, and which one it is to get, if that is known.
+func (n *Node) stagedAs(name draft.Name) (staged bool, final string) {
+	l := n.links.named(name.Link)
+	if l == nil || !strings.HasPrefix(name.Key, l.prefix) {
+		return false, ""
+	}
+	staged, final = l.staging.Match(name.Key[len(l.prefix):])
+	if final != "" {
+		final = l.prefix + final
+	}
+	return staged, final
+}
 
-// cleanDrafts has uploads that were broken off removed, until the node ends.
-func (n *Node) cleanDrafts(s *draft.Store) {
-	tick := time.NewTicker(cleanEvery)
-	defer tick.Stop()
-	for {
-		if err := s.Clean(n.ctx); err != nil && n.ctx.Err() == nil {
-			n.events.Trouble("draft uploads", "uploads that were broken off are not removed yet", "cause", err)
+func (n *Node) staged(name draft.Name) bool {
+	staged, _ := n.stagedAs(name)
+	return staged
+}
+
+// publishStaged publishes what has been closed for long under a temporary name: whoever was to rename it has ended.
+func (n *Node) publishStaged(s *draft.Store) {
+	for _, i := range s.All() {
+		l := n.links.named(i.Link)
+		d, ok := s.ID(i.ID)
+		if !ok || l == nil || i.Users > 0 || !i.Dirty || i.Removed || !n.staged(i.Name) || n.now().Sub(i.Since) < l.stagingAge || n.drafts.behindOf(i.File, 0) > 0 {
+			continue
 		}
+		n.events.Warn("a file with a temporary name was not renamed: it is published as it is", "link", i.Link, "key", i.Key, "closed", i.Since)
+		n.publishBehind(d)
+	}
+}
+
+// cleanEvery is how often uploads that were broken off are looked for, and stagedEvery what was staged for too long.
+const cleanEvery, stagedEvery = time.Minute, 5 * time.Second
+
+// tendDrafts has uploads that were broken off removed, and publishes what nobody renames, until the node ends.
+func (n *Node) tendDrafts(s *draft.Store) {
+	clean, staged := time.NewTicker(cleanEvery), time.NewTicker(stagedEvery)
+	defer clean.Stop()
+	defer staged.Stop()
+	n.cleanDrafts(s)
+	for {
 		select {
-		case <-tick.C:
+		case <-clean.C:
+			n.cleanDrafts(s)
+		case <-staged.C:
+			n.publishStaged(s)
 		case <-n.ctx.Done():
 			return
 		}
+	}
+}
+
+func (n *Node) cleanDrafts(s *draft.Store) {
+	if err := s.Clean(n.ctx); err != nil && n.ctx.Err() == nil {
+		n.events.Trouble("draft uploads", "uploads that were broken off are not removed yet", "cause", err)
 	}
 }
 

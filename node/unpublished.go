@@ -168,7 +168,7 @@ func (n *Node) told(i *draft.Info) status.Draft {
 		d.URL = bucket + "/" + i.Key
 	}
 	if l := n.links.named(i.Link); l != nil && strings.HasPrefix(i.Key, l.prefix) {
-		dir, last := path.Split(strings.TrimPrefix(i.Key, l.prefix))
+		dir, last := path.Split(strings.TrimSuffix(strings.TrimPrefix(i.Key, l.prefix), "/"))
 		d.Path = n.links.short(cleanPath(jobs.Path(l.Path, dir) + "/" + namespace.MountName(last)))
 	}
 	d.Name = cmp.Or(d.Path, d.URL, d.File)
@@ -183,6 +183,8 @@ func (n *Node) told(i *draft.Info) status.Draft {
 		d.Why = strings.TrimPrefix(cmp.Or(d.Path, d.URL)+": "+d.Why, ": ") + "; copy the file away if you need it, then hearth drafts drop it"
 	case i.Removed: // another draft has its name
 		d.Name, d.Why = d.File, cmp.Or(d.Path, d.URL)+": "+d.Why
+	case i.State == draft.Opened && i.Users == 0 && n.staged(i.Name):
+		d.State = status.DraftStaged
 	case i.State == draft.Opened && i.Users == 0:
 		d.State = status.DraftWaiting
 	}
@@ -255,12 +257,13 @@ func noDraft(asked string) error {
 // atOnce is how many drafts are published at once that somebody asks for. Their parts share the store's own bound.
 const atOnce = 8
 
-// publishAsked publishes the drafts at and below paths, or without paths all that nobody has open, and waits.
+// publishAsked publishes the drafts at and below paths, or without paths all that nobody has open and that are not staged, and
+// waits.
 func (n *Node) publishAsked(ctx context.Context, asked []string) ([]admin.PublishedDraft, error) {
 	var all []status.Draft
 	if len(asked) == 0 {
 		for _, d := range n.unpublished() {
-			if d.Users == 0 && d.Name != d.File && mayChange(ctx, &d, "publish") == nil {
+			if d.Users == 0 && d.State != status.DraftStaged && d.Name != d.File && mayChange(ctx, &d, "publish") == nil {
 				all = append(all, d)
 			}
 		}

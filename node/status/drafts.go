@@ -17,7 +17,7 @@ type Draft struct {
 	// NameBytes is set if Name is not UTF-8, which JSON cannot carry.
 	NameBytes []byte `json:"name_base64,omitempty"`
 	Size      int64  `json:"size"` // in bytes
-	// State is open, waiting, publishing, failed or set_aside.
+	// State is open, staged, waiting, publishing, failed or set_aside.
 	State string `json:"state"`
 	// Since is when it got this state. Of one that is tried again and again it is when that began.
 	Since time.Time `json:"since"`
@@ -33,6 +33,7 @@ type Draft struct {
 // The states of drafts, as they are told.
 const (
 	DraftOpen       = "open"       // somebody writes it
+	DraftStaged     = "staged"     // closed under a temporary name: a rename publishes it
 	DraftWaiting    = "waiting"    // to be published
 	DraftPublishing = "publishing" // being sent
 	DraftFailed     = "failed"     // refused; nobody tries it again before somebody does what Why says
@@ -77,6 +78,7 @@ type Drafts struct {
 // DraftStates are sums by state.
 type DraftStates struct {
 	Open       DraftSum `json:"open"`
+	Staged     DraftSum `json:"staged"`
 	Waiting    DraftSum `json:"waiting"`
 	Publishing DraftSum `json:"publishing"`
 	Failed     DraftSum `json:"failed"`
@@ -142,6 +144,8 @@ func SumDrafts(all []Draft, now time.Time) *Drafts {
 
 func (s *DraftStates) of(state string) *DraftSum {
 	switch state {
+	case DraftStaged:
+		return &s.Staged
 	case DraftWaiting:
 		return &s.Waiting
 	case DraftPublishing:

@@ -13,10 +13,11 @@ func TestDraftsAreSummedUp(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	s := SumDrafts([]Draft{
 		{Name: "/open", State: DraftOpen, Size: 1, Since: ago(time.Hour), Why: "of an earlier try"},
+		{Name: "/s.tmp", State: DraftStaged, Size: 8, Since: ago(time.Hour)},
 		{Name: "/sent", State: DraftPublishing, Size: 2, Since: ago(time.Hour)},
 		{Name: "/new", State: DraftWaiting, Size: 4, Since: ago(time.Minute), Why: "away"},
 	}, now)
-	if s.States != (DraftStates{Open: DraftSum{1, 1}, Publishing: DraftSum{1, 2}, Waiting: DraftSum{1, 4}}) || s.OldestS != 60 || s.Why != "/new: away" || draftProblems(s) != nil || draftProblems(nil) != nil {
+	if s.States != (DraftStates{Open: DraftSum{1, 1}, Staged: DraftSum{1, 8}, Publishing: DraftSum{1, 2}, Waiting: DraftSum{1, 4}}) || s.OldestS != 60 || s.Why != "/new: away" || draftProblems(s) != nil || draftProblems(nil) != nil {
 		t.Errorf("%+v, %q", s, draftProblems(s))
 	}
 	s = SumDrafts([]Draft{

@@ -29,6 +29,7 @@ func drafts(s *status.Drafts) (x section) {
 	add(status.DraftWaiting, s.States.Waiting)
 	add(status.DraftAside, s.States.Aside)
 	add(status.DraftPublishing, s.States.Publishing)
+	add(status.DraftStaged, s.States.Staged)
 	add(status.DraftOpen, s.States.Open)
 	text := "none"
 	if len(parts) > 0 {
