@@ -41,7 +41,7 @@ type Begun struct {
 // Uploader writes whole objects at an origin. Each object is verified by a checksum that the origin compares. An error is
 // ErrConflict when a condition of the Upload failed, ErrUnanswered when nobody knows whether the origin has done it, and
 // fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT or syscall.EFBIG where the origin says so. After any error but
-// ErrUnanswered nothing was written. Put and Complete have asked Written before they say ErrUnanswered.
+// ErrUnanswered nothing was written. Put, Complete and Copy have asked what the key has before they say ErrUnanswered.
 type Uploader interface {
 	// Put writes an object of u.Size bytes. It reads body twice or more, and never after it has returned. The Object's ModTime
 	// is about that of the origin.
@@ -60,6 +60,11 @@ type Uploader interface {
 	Parts(ctx context.Context, u *Upload, id string) ([]Part, error)
 	// Complete makes the object of parts, whose numbers ascend and whose sizes are u.Size together.
 	Complete(ctx context.Context, u *Upload, id string, parts []Part) (Object, error)
+	// Copy makes an object of another one of the same bucket, if that still has its version (else ErrStale). What belongs to the
+	// object besides its bytes (metadata, content type) goes with it. u has the new key, the size and the conditions of the
+	// new key; u.Draft is not used. It is confirmed: the new object was asked for, and has the size and the ETag that
+	// the copy answered. ErrUnanswered as for Put.
+	Copy(ctx context.Context, u *Upload, from *Object) (Object, error)
 	// Abort removes an upload and its parts. That it is gone already is no error.
 	Abort(ctx context.Context, u *Upload, id string) error
 	// Uploads lists the uploads of a key that were begun and not ended, whoever began them.

@@ -183,6 +183,19 @@ func (f *fakeUploader) CopyPart(context.Context, *hearth.Upload, string, int, *h
 	return hearth.Part{}, errors.ErrUnsupported
 }
 
+func (f *fakeUploader) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o hearth.Object, err error) {
+	err = f.do(ctx, "Copy", u, func() error {
+		x, there := f.objects[from.Key]
+		if !there || x.etag != from.ETag {
+			return hearth.ErrStale
+		}
+		err := f.put(u, x.data, x.draft)
+		o = f.object(u.Key)
+		return err
+	})
+	return o, err
+}
+
 func (f *fakeUploader) Parts(ctx context.Context, u *hearth.Upload, id string) (parts []hearth.Part, err error) {
 	err = f.do(ctx, "Parts", u, func() error {
 		x, err := f.upload(u, id)

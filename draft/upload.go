@@ -300,7 +300,7 @@ func (d *Draft) aborts(ctx context.Context, up hearth.Uploader) error {
 // mayDiffer is how far the origin's clock may be from ours. Beyond it signatures are refused.
 const mayDiffer = 15 * time.Minute
 
-// begin is a Begin.
+// begin is a Begin whose answer has not come.
 type begin struct {
 	Key []byte // JSON would harm other bytes
 	At  time.Time

@@ -412,6 +412,13 @@ func (c counting) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (
 	return o, err
 }
 
+// Copy is part of hearth.Uploader.
+func (c counting) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (hearth.Object, error) {
+	o, err := c.Uploader.Copy(ctx, u, from)
+	c.failed(ctx, err)
+	return o, err
+}
+
 // Begin is part of hearth.Uploader.
 func (c counting) Begin(ctx context.Context, u *hearth.Upload) (string, error) {
 	id, err := c.Uploader.Begin(ctx, u)

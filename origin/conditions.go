@@ -142,7 +142,7 @@ func (s *S3) condition(ctx context.Context, w *write) error {
 	if heeded || !able.refuses {
 		w.header.Set(name, value)
 	}
-	if !heeded || w.op == "complete" { // one that heeds it for a PUT may ignore it there
+	if !heeded || w.op != "put" { // one that heeds it for a PUT may ignore it elsewhere
 		w.check = func(ctx context.Context) error {
 			err := s.still(ctx, u.Key, u.IfMatch)
 			if errors.Is(err, fs.ErrNotExist) {

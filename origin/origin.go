@@ -22,8 +22,8 @@
 //
 // Writes go through minio-go's Core, over the same connections, signed and addressed like reads, within the
 // same budget (do). A write that the origin may have acted on is sent again only where that does no harm:
-// a part, the joining of parts, or what has a condition that the origin heeds. Else a HEAD tells by the
-// draft in the object's metadata whether it was done, or the error is hearth.ErrUnanswered.
+// a part, a copy, the joining of parts, or what has a condition that the origin heeds. Else a HEAD tells by
+// the draft in the object's metadata whether it was done, or the error is hearth.ErrUnanswered.
 //
 // A client's request that is not a read of Hearth's own is forwarded as the client made it
 // (S3.Forward): signed anew, streamed, and never sent twice if the origin may have acted on it.
@@ -94,7 +94,8 @@ type Stats struct {
 	Passes int64
 	// Bytes counts bytes of bodies that were read, NameBytes those of listings among them.
 	Bytes, NameBytes int64
-	// Puts, Parts and Copies are writes: of whole objects, of parts, and of parts made of another object.
+	// Puts, Parts and Copies are writes: of whole objects, of parts, and of objects and parts made of
+	// another object.
 	// Written counts bytes that were read of what is written, to be sent: those that were sent again, too.
 	Puts, Parts, Copies, Written int64
 	// Writing are writes in flight.

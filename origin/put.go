@@ -38,7 +38,7 @@ func (s *S3) begins(u *hearth.Upload) http.Header {
 
 // Put is hearth.Uploader's. Body is read twice: for its checksum, and to be sent.
 func (s *S3) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (hearth.Object, error) {
-	w := &write{op: "put", key: u.Key, upload: u, names: true, header: s.begins(u)}
+	w := &write{op: "put", key: u.Key, upload: u, asks: s.asking(u), names: true, header: s.begins(u)}
 	if err := s.condition(ctx, w); err != nil {
 		return hearth.Object{}, err
 	}
@@ -85,7 +85,11 @@ func (s *S3) whole(ctx context.Context, w *write, o hearth.Object, err error) (h
 
 // Begin is hearth.Uploader's.
 func (s *S3) Begin(ctx context.Context, u *hearth.Upload) (id string, err error) {
-	w := &write{op: "begin", key: u.Key, header: s.begins(u), names: true}
+	return s.begin(ctx, u, s.begins(u))
+}
+
+func (s *S3) begin(ctx context.Context, u *hearth.Upload, header http.Header) (id string, err error) {
+	w := &write{op: "begin", key: u.Key, header: header, names: true}
 	err = s.do(ctx, w, func(ctx context.Context, a *attempt) (err error) {
 		w.sum = s.sumFor(u)
 		w.header.Del("X-Amz-Checksum-Algorithm")
@@ -128,11 +132,15 @@ func (s *S3) PutPart(ctx context.Context, u *hearth.Upload, id string, number in
 	return part, err
 }
 
+// copies are the headers that name what is copied.
+func (s *S3) copies(from *hearth.Object) http.Header {
+	return http.Header{"X-Amz-Copy-Source": {sign.Encode(s.bucket+"/"+from.Key, true)}, "X-Amz-Copy-Source-If-Match": {`"` + from.ETag + `"`}}
+}
+
 // CopyPart is hearth.Uploader's.
 func (s *S3) CopyPart(ctx context.Context, u *hearth.Upload, id string, number int, from *hearth.Object, off, n int64) (hearth.Part, error) {
 	part := hearth.Part{Number: number, Size: n}
-	w := &write{op: "copy", key: u.Key, again: true, header: http.Header{"X-Amz-Copy-Source-If-Match": {`"` + from.ETag + `"`},
-		"X-Amz-Copy-Source": {sign.Encode(s.bucket+"/"+from.Key, true)}}}
+	w := &write{op: "copy", key: u.Key, again: true, header: s.copies(from)}
 	err := s.do(ctx, w, func(ctx context.Context, a *attempt) error {
 		s.out.counts.copies.Add(1)
 		got, err := s.out.core.CopyObjectPart(ctx, anyBucket, anyKey, anyBucket, anyKey, id, number, off, n, nil)
@@ -197,7 +205,7 @@ func (s *S3) Uploads(ctx context.Context, key string) (all []hearth.Begun, err e
 
 // Complete is hearth.Uploader's. It may be sent more than once: an upload becomes an object once.
 func (s *S3) Complete(ctx context.Context, u *hearth.Upload, id string, parts []hearth.Part) (o hearth.Object, err error) {
-	w := &write{op: "complete", key: u.Key, upload: u, names: true, header: http.Header{}}
+	w := &write{op: "complete", key: u.Key, upload: u, asks: s.asking(u), names: true, header: http.Header{}}
 	list, whole, size := make([]minio.CompletePart, len(parts)), make([]minio.ObjectPart, len(parts)), int64(0)
 	for i, p := range parts {
 		list[i] = minio.CompletePart{PartNumber: p.Number, ETag: p.ETag}

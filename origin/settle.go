@@ -14,14 +14,18 @@ import (
 type write struct {
 	op, key string
 	header  http.Header // beside those of minio-go
-	// upload is what a Put or Complete writes, so that it can be asked for; nil: another request.
+	// upload is what a Put, Complete or Copy writes; nil: another request.
 	upload *hearth.Upload
+	// asks asks for the object that was to be written: the error is ErrConflict if the key does not have
+	// it. nil: it cannot be told from others.
+	asks func(context.Context) (hearth.Object, error)
 	// names says that it changes a name, so that it matters whether it was done. A part that was sent
 	// for nothing does not.
 	names bool
 	// again says that it may be sent again though the origin may have acted on it.
 	again bool
-	// check is made before each attempt, where the origin knows no conditions; nil: none.
+	// check is made before each attempt, where the origin knows no conditions; nil: none. No attempt is
+	// made if it sets found.
 	check func(context.Context) error
 	// sum is the checksum of the last attempt.
 	sum checksum
@@ -80,7 +84,7 @@ func (w *write) sums() bool { return w.op == "put" || w.op == "begin" || w.op ==
 func (s *S3) try(ctx context.Context, w *write, send func(context.Context, *attempt) error) (*attempt, error) {
 	a := &attempt{s: s, w: w}
 	if w.check != nil {
-		if err := w.check(ctx); err != nil {
+		if err := w.check(ctx); err != nil || w.found != nil {
 			return a, err
 		}
 	}
@@ -98,10 +102,10 @@ func (s *S3) try(ctx context.Context, w *write, send func(context.Context, *atte
 // another's. It has answered that it failed, and does not have it.
 func (s *S3) undone(ctx context.Context, w *write, err error) bool {
 	var e *Error
-	if !errors.As(err, &e) || e.Status != http.StatusInternalServerError || w.upload == nil || w.upload.Draft == "" {
+	if !errors.As(err, &e) || e.Status != http.StatusInternalServerError || w.asks == nil {
 		return false
 	}
-	o, err := s.Written(ctx, w.upload)
+	o, err := w.asks(ctx)
 	if err == nil {
 		w.found = &o
 	}
@@ -116,8 +120,8 @@ func (s *S3) giveUp(ctx context.Context, w *write, err error) error {
 	if !w.lost {
 		return s.wrap(w.op, w.key, w.refused(err))
 	}
-	if w.upload != nil && w.upload.Draft != "" && ctx.Err() == nil {
-		o, asked := s.Written(ctx, w.upload)
+	if w.asks != nil && ctx.Err() == nil {
+		o, asked := w.asks(ctx)
 		if asked == nil {
 			w.found = &o
 			return nil
@@ -156,6 +160,14 @@ func (w *write) refused(err error) error {
 		e.Err = hearth.ErrConflict
 	}
 	return err
+}
+
+// asking asks for an Upload's object, which is known by its draft.
+func (s *S3) asking(u *hearth.Upload) func(context.Context) (hearth.Object, error) {
+	if u.Draft == "" {
+		return nil
+	}
+	return func(ctx context.Context) (hearth.Object, error) { return s.Written(ctx, u) }
 }
 
 // Written is hearth.Uploader's.

@@ -35,7 +35,7 @@ const (
 	defaultWrites   = 32
 	defaultPartSize = 16 << 20
 	leastPart       = 5 << 20 // of all parts but the last, says S3
-	mostPart        = 5 << 30
+	mostPart        = 5 << 30 // and of what is copied at once
 	mostParts       = 10_000
 )
 
@@ -45,6 +45,7 @@ type writer struct {
 	core   *minio.Core   // makes requests and reads answers; courier sends them
 	slots  chan struct{} // each write in flight holds a token
 	limit  *rate.Limiter // nil: no limit
+	atOnce int64         // bytes; a larger object is copied by parts
 	sum    atomic.Int32  // a checksum, which the origin is believed to know
 	probed atomic.Pointer[WriteAbilities]
 	probe  sync.Mutex // held while the origin is probed
@@ -77,7 +78,7 @@ func newWriter(w Write, connections int) (*writer, error) {
 	}
 	w.Connections = cmp.Or(w.Connections, min(defaultWrites, max(1, connections/2)))
 	w.PartSize = cmp.Or(w.PartSize, defaultPartSize)
-	out := &writer{Write: w, slots: make(chan struct{}, w.Connections)}
+	out := &writer{Write: w, slots: make(chan struct{}, w.Connections), atOnce: mostPart}
 	if w.Bandwidth > 0 {
 		out.limit = rate.NewLimiter(rate.Limit(w.Bandwidth), hearth.BlockSize)
 	}
