@@ -64,11 +64,13 @@ type (
 	Origin = config.Origin
 	// OriginWrite says how a bucket is written.
 	OriginWrite = config.OriginWrite
-	Cache       = config.Cache
-	Disk        = config.Disk
-	Size        = config.Size
-	Mount       = config.Mount
-	Admin       = config.Admin
+	// Staging says which names of a link are temporary.
+	Staging = config.Staging
+	Cache   = config.Cache
+	Disk    = config.Disk
+	Size    = config.Size
+	Mount   = config.Mount
+	Admin   = config.Admin
 )
 
 // DefaultListen is the address of /metrics and /healthz.
@@ -188,6 +190,9 @@ func (c *Config) checkLinks(add func(string, error)) {
 			add(key+".origin.write", usage("link %s: origin.%v", p, err))
 		}
 		add(key+".write", checkWrites(Mount{Write: l.Write, Fsync: l.Fsync}, "link "+p, l.Origin.URL))
+		if of, err := l.Staging.Problem(); err != nil {
+			add(key+"."+of, usage("link %s: %v", p, err))
+		}
 		if err := s3gw.Configurable(l.Origin.URL, c.S3.Listen); l.Configure && err != nil {
 			add(key+".configure", usage("%v", err))
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
@@ -61,6 +62,7 @@ type link struct {
 	prefix    string // the prefix of its keys
 	origin    origin.Origin
 	freshness namespace.Freshness
+	temporary draft.Temporary              // by Staging, which has their age
 	health    watch.Health                 // the state of its origin by its fetches
 	names     watch.Health                 // the state of its origin by questions for names
 	found     atomic.Pointer[disagreement] // what its probe found; nil means none
@@ -88,8 +90,12 @@ func (ls *links) add(ctx context.Context, l Link, probe func(*link) error) (*lin
 	if err != nil {
 		return nil, err
 	}
+	temporary, err := l.Staging.Temporary()
+	if err != nil {
+		return nil, usage("staging: %v", err)
+	}
 	// Names are kept over a restart: another bucket at the same path is another link.
-	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f}
+	added := &link{Link: l, name: l.Path + " " + l.Origin.Endpoint + " " + strings.TrimRight(l.Origin.URL, "/"), freshness: f, temporary: temporary}
 	added.health.Pause = max(tryAfter, 3*cmp.Or(l.Origin.Timeout, 10*time.Second)) // the default of origin.timeout
 	added.names.Pause = added.health.Pause
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {

@@ -77,6 +77,9 @@ func (n *Node) serve(ctx context.Context, r admin.MountRequest, kept *keep.Mount
 	if err := validateMount(m); err != nil {
 		return nil, err
 	}
+	if _, err := r.Staging.Problem(); err != nil {
+		return nil, usage("mount %s: %v", m.Dir, err)
+	}
 	m.Dir = filepath.Clean(m.Dir)
 	x := &mounted{Mount: m, id: n.newMountID(), gone: make(chan struct{}), lost: make(chan struct{})}
 	if kept != nil {
@@ -124,6 +127,9 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	}
 	if err := checkFreshness(x.Mount, x.link.freshness, x.link.Path); err != nil {
 		return err
+	}
+	if how := r.Staging.Differs(x.link.Staging); how != "" {
+		return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s, which its link %s has: leave it out, or change the link's in the configuration", x.Dir, how, x.link.Path)}
 	}
 	if err := n.mounts.checkPoint(x.Dir, at); err != nil {
 		return err
@@ -205,7 +211,7 @@ func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string,
 		return l, rest, nil
 	}
 	var away error
-	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale}
+	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale, Staging: r.Staging}
 	l, err := n.links.add(ctx, added, func(l *link) error {
 		away = n.probe(ctx, l)
 		return n.goOn(ctx, l, away)

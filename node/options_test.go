@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/admin"
 )
@@ -54,6 +56,10 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"another fsync":        {Link{Origin: bucket}, Mount{Fsync: "never"}, "none of disk, bucket"},
 		"a key without kms":    {Link{Origin: kms}, Mount{}, "origin.write.kms_key is for write.sse"},
 		"too many connections": {Link{Origin: many}, Mount{}, "origin.write.connections is 6: 1 to 5"},
+		"temporary names":      {Link{Origin: bucket, Staging: Staging{Patterns: []string{"*.part"}, Age: time.Second}}, Mount{}, ""},
+		"no temporary names":   {Link{Origin: bucket, Staging: Staging{Patterns: []string{}}}, Mount{}, ""},
+		"a wrong pattern":      {Link{Origin: bucket, Staging: Staging{Patterns: []string{"a/b"}}}, Mount{}, `link /: staging: "a/b" has a slash`},
+		"too short an age":     {Link{Origin: bucket, Staging: Staging{Age: time.Millisecond}}, Mount{}, "link /: staging_age: 1ms is below 1s, the least"},
 	} {
 		c.link.Path, c.m.Dir = "/", "/mnt"
 		err := (&Config{Links: []Link{c.link}, Mounts: []Mount{c.m}}).Validate()
@@ -133,5 +139,58 @@ func TestAnOlderVersionDoesNotGetDrafts(t *testing.T) {
 	}
 	if err := readsAll(t.Context(), old, n.formats()); admin.KindOf(err) != admin.KindRefused || !strings.Contains(err.Error(), "its format of the cache directory is 1, and this one's 2") {
 		t.Errorf("with drafts: %v", err)
+	}
+}
+
+func TestTemporaryNamesOfALinkThatAMountMakes(t *testing.T) {
+	// A mount of an origin that no link covers makes its link with the temporary names that it asks for, also where the request went
+	// through JSON, in which none and not set are two things. A mount of a link that has others is refused with the cure, and one
+	// that asks for nothing is not.
+	n := start(t, "file://"+t.TempDir(), nil)
+	asked := admin.MountRequest{Origin: &Origin{URL: "file://" + t.TempDir()}, Staging: Staging{Patterns: []string{}, Age: time.Minute}}
+	text, err := json.Marshal(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r admin.MountRequest
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := n.linkTo(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if staged, _ := l.temporary.Match("a.tmp"); staged || l.Staging.After() != time.Minute {
+		t.Errorf("%s made %+v", text, l.Staging)
+	}
+	usual, err := n.links.forMount("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, final := usual.temporary.Match("a.tmp"); final != "a" {
+		t.Errorf("a link that says nothing foretells %q", final)
+	}
+	for _, c := range []struct {
+		asks, has Staging
+		says      string
+	}{
+		{Staging{}, l.Staging, ""},
+		{Staging{Patterns: draft.DefaultTemporary(), Age: 10 * time.Minute}, Staging{}, ""},
+		{Staging{Patterns: []string{}}, l.Staging, ""},
+		{Staging{Patterns: []string{}}, Staging{}, "staging none differs from *.tmp,"},
+		{Staging{Patterns: []string{"*.a", "b"}}, l.Staging, "staging *.a,b differs from none"},
+		{Staging{Age: time.Second}, Staging{}, "staging_age 1s differs from 10m0s"},
+	} {
+		if got := c.asks.Differs(c.has); c.says == "" && got != "" || !strings.HasPrefix(got, c.says) {
+			t.Errorf("%+v of %+v: %q", c.asks, c.has, got)
+		}
+	}
+	_, err = n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: t.TempDir()}, Staging: Staging{Patterns: []string{"*.part"}}})
+	if admin.KindOf(err) != admin.KindRefused || !strings.Contains(err.Error(), "staging *.part differs from *.tmp,") || !strings.Contains(err.Error(), "its link / has: leave it out") {
+		t.Errorf("other patterns: %v", err)
+	}
+	_, err = n.Mount(t.Context(), admin.MountRequest{Mount: Mount{Dir: t.TempDir()}, Staging: Staging{Patterns: []string{"a/b"}}})
+	if admin.KindOf(err) != admin.KindUsage || !strings.Contains(err.Error(), `staging: "a/b" has a slash`) {
+		t.Errorf("a wrong pattern: %v", err)
 	}
 }

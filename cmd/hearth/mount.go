@@ -103,7 +103,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 	if meant := meantURL(origin); meant != "" {
 		return cli.Usagef("%s is no origin: did you mean %s?", origin, meant)
 	}
-	request := admin.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale}
+	request := admin.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale, Staging: s.Staging}
 	request.Dir = dir
 	request.Freshness = s.Root.Freshness
 	if isURL(origin) {
@@ -113,6 +113,9 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		o.CAFile = fromHere(o.CAFile)
 		request.Origin = &o
 		request.Write, request.Fsync = cmp.Or(request.Write, s.Root.Write), cmp.Or(request.Fsync, s.Root.Fsync)
+		if request.Staging.Age = cmp.Or(request.Staging.Age, s.Root.Staging.Age); request.Staging.Patterns == nil {
+			request.Staging.Patterns = s.Root.Staging.Patterns
+		}
 	} else {
 		request.Prefix = origin
 	}

@@ -5,10 +5,14 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hearthfs/hearth/draft"
 )
 
 // Link binds an origin's prefix to a path of the tree.
@@ -28,7 +32,57 @@ type Link struct {
 	Write string `json:"write,omitempty"`
 	// Fsync is what its writable mounts have for theirs. Empty means disk.
 	Fsync string `json:"fsync,omitempty"`
+	// Staging says which names stay on this node until they are others.
+	Staging Staging `json:"staging,omitzero"`
 }
+
+// Staging says which names of a link are temporary, and for how long.
+type Staging struct {
+	// Patterns are shell patterns of one name of a path. nil means draft.DefaultTemporary, an empty list means none.
+	Patterns []string `json:"patterns,omitzero"`
+	// Age is how long after its last close what has such a name is published all the same, at least LeastStagingAge. 0 means 10 min.
+	Age time.Duration `json:"age,omitempty"`
+}
+
+// LeastStagingAge leaves a program the time to rename what it has closed.
+const LeastStagingAge = time.Second
+
+// Temporary returns the patterns in force.
+func (s Staging) Temporary() (draft.Temporary, error) { return draft.ParseTemporary(s.patterns()) }
+
+// After returns the age in force.
+func (s Staging) After() time.Duration { return cmp.Or(s.Age, 10*time.Minute) }
+
+func (s Staging) patterns() []string {
+	if s.Patterns == nil {
+		return draft.DefaultTemporary()
+	}
+	return s.Patterns
+}
+
+// Problem returns the key of what cannot be had, and why. A nil error means that all can.
+func (s Staging) Problem() (key string, err error) {
+	if _, err := s.Temporary(); err != nil {
+		return "staging", fmt.Errorf("staging: %w", err)
+	}
+	if s.Age != 0 && s.Age < LeastStagingAge {
+		return "staging_age", fmt.Errorf("staging_age: %v is below %v, the least, since a program needs time to rename what it has closed", s.Age, LeastStagingAge)
+	}
+	return "", nil
+}
+
+// Differs says in what a link is not as this one asks, where it asks for something. "" means that it is.
+func (s Staging) Differs(has Staging) string {
+	switch {
+	case s.Patterns != nil && !slices.Equal(s.Patterns, has.patterns()):
+		return fmt.Sprintf("staging %s differs from %s", listed(s.Patterns), listed(has.patterns()))
+	case s.Age != 0 && s.Age != has.After():
+		return fmt.Sprintf("staging_age %v differs from %v", s.Age, has.After())
+	}
+	return ""
+}
+
+func listed(patterns []string) string { return cmp.Or(strings.Join(patterns, ","), "none") }
 
 // Origin says how to reach a bucket. Credentials come from where the AWS tools find them, never from here.
 type Origin struct {

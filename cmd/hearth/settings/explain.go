@@ -99,6 +99,9 @@ func (p Param) example() string {
 		if p.Kind == "bool" {
 			return fmt.Sprintf("hearth mount --%s ORIGIN DIR", p.Flag)
 		}
+		if strings.Contains(v, "*") {
+			v = "'" + v + "'"
+		}
 		return fmt.Sprintf("hearth mount --%s %s ORIGIN DIR", p.Flag, v)
 	}
 	if strings.ContainsAny(v, ":{}[],#&*!|>'\"%@`=") && !strings.HasSuffix(v, "%") {
@@ -122,6 +125,9 @@ func (p Param) example() string {
 func (p Param) sample() string {
 	switch p.Kind {
 	case "size":
+		if strings.HasSuffix(p.Key, ".part_size") {
+			return "64MiB"
+		}
 		return "20%"
 	case "rate":
 		return "200MiB/s"
@@ -138,6 +144,8 @@ func (p Param) sample() string {
 		"origin": "s3://bucket/prefix", "url": "s3://bucket/prefix", "endpoint": "http://host:9000", "region": "us-east-1",
 		"path_style": "true", "ca_file": "/etc/ssl/ours.pem", "identity": "ours", "connections": "128",
 		"path": "/imagenet", "prefix": "imagenet/", "options": "nodev,noexec", "open": "none",
+		"write": "through", "fsync": "bucket", "staging": "*.tmp,*.part",
+		"sse": "aws:kms", "kms_key": "alias/ours", "storage_class": "STANDARD_IA",
 		"uid": "1000", "gid": "1000", "file_mode": "0440", "dir_mode": "0550",
 		"disks": "/nvme0/hearth=1TB,/nvme1/hearth=1TB", "without": "passthrough",
 		"name": "gpu-1", "node.listen": "10.0.0.5:7946", "zone": "rack-7", "join": "10.0.0.5,10.0.0.6", "cluster.name": "prod", "key_file": "/etc/hearth/key",

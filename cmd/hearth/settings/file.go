@@ -93,9 +93,13 @@ func (s *Settings) readYAML(text []byte) []Problem {
 
 // misread turns an error of the YAML reader into a Problem with its line.
 func misread(err error) Problem {
-	parts := regexp.MustCompile(`^yaml: line (\d+): (.*)`).FindStringSubmatch(err.Error())
+	text := err.Error()
+	if strings.Contains(text, "did not find expected alphabetic") { // as of *.tmp, which YAML reads as a reference
+		text += "; a value that begins with * or & needs quotes"
+	}
+	parts := regexp.MustCompile(`^yaml: line (\d+): (.*)`).FindStringSubmatch(text)
 	if parts == nil {
-		return Problem{0, err.Error()}
+		return Problem{0, text}
 	}
 	line, _ := strconv.Atoi(parts[1])
 	return Problem{line, "no YAML: " + parts[2]}

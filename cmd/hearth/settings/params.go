@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hearthfs/hearth/cmd/hearth/cli"
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/s3gw"
@@ -35,8 +36,9 @@ type Settings struct {
 	File string
 	// Root is the link that the key origin makes.
 	Root config.Link
-	// Mount has the flags about the mount of this command.
-	Mount config.Mount
+	// Mount has the flags about the mount of this command, Staging those about the link that it lies in.
+	Mount   config.Mount
+	Staging config.Staging
 	// Asked has the last mount option of each pair, by the first of the pair: ro and rw, nosuid and
 	// suid, nodev and dev.
 	Asked map[string]string
@@ -209,7 +211,21 @@ func originParams() []Param {
 		Param{Key: "write", Kind: "through or off", Default: "off", Help: linkWrites,
 			set: with(writeChoice, func(s *Settings) *string { return &s.Root.Write })},
 		Param{Key: "fsync", Kind: "disk or bucket", Default: "disk", Help: linkSyncs,
-			set: with(fsyncChoice, func(s *Settings) *string { return &s.Root.Fsync })})
+			set: with(fsyncChoice, func(s *Settings) *string { return &s.Root.Fsync })},
+		stagingParam("staging", func(s *Settings) *config.Staging { return &s.Root.Staging }),
+		stagingAgeParam("staging_age", func(s *Settings) *config.Staging { return &s.Root.Staging }))
+}
+
+func stagingParam(key string, field func(*Settings) *config.Staging) Param {
+	return Param{Key: key, Kind: "list of patterns", Default: strings.Join(draft.DefaultTemporary(), ", "),
+		Help: "temporary names, with commas between them: what has one stays on this node's disk until it is renamed or removed; none, or []: there are none",
+		set:  with(parsePatterns, func(s *Settings) *[]string { return &field(s).Patterns })}
+}
+
+func stagingAgeParam(key string, field func(*Settings) *config.Staging) Param {
+	return Param{Key: key, Kind: "duration", Default: "10m",
+		Help: "how long after its last close what still has a temporary name is published as it is; at least 1s",
+		set:  with(parseStagingAge, func(s *Settings) *time.Duration { return &field(s).Age })}
 }
 
 // What a link says for its mounts.
@@ -233,6 +249,8 @@ func linkParams() []Param {
 			set: with(writeChoice, func(s *Settings) *string { return &link(s).Write })},
 		{Key: "links[].fsync", Kind: "disk or bucket", Default: "disk", Help: linkSyncs,
 			set: with(fsyncChoice, func(s *Settings) *string { return &link(s).Fsync })},
+		stagingParam("links[].staging", func(s *Settings) *config.Staging { return &link(s).Staging }),
+		stagingAgeParam("links[].staging_age", func(s *Settings) *config.Staging { return &link(s).Staging }),
 	}
 	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
 }

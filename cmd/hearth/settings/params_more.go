@@ -70,7 +70,13 @@ func mountParams() []Param {
 			}},
 	}
 	rows = append(rows, mountOf("mounts[].", "", element)...)
-	return append(rows, mountOf("", "mount.", func(s *Settings) *config.Mount { return &s.Mount })...)
+	rows = append(rows, mountOf("", "mount.", func(s *Settings) *config.Mount { return &s.Mount })...)
+	asked := func(s *Settings) *config.Staging { return &s.Staging }
+	for _, p := range []Param{stagingParam("mount.staging", asked), stagingAgeParam("mount.staging_age", asked)} {
+		p.Flag, p.FlagOnly, p.Default = strings.ReplaceAll(strings.TrimPrefix(p.Key, "mount."), "_", "-"), true, "the link's"
+		rows = append(rows, p)
+	}
+	return rows
 }
 
 func nodeParams() []Param {

@@ -45,7 +45,7 @@ at the next start unless the table says "at once".
 		if p.Live {
 			help += " (at once)"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.Kind, p.Default, strings.ReplaceAll(help, "|", `\|`))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, flag, env, p.Kind, strings.ReplaceAll(p.Default, "*", `\*`), strings.ReplaceAll(help, "|", `\|`))
 	}
 	return b.String()
 }

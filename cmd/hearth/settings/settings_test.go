@@ -61,7 +61,7 @@ cluster: {name: prod, key_file: /etc/hearth/key, encryption: on}
 	}
 	want := config.Link{Path: "/imagenet", Freshness: "immutable", FailStale: true,
 		Origin: config.Origin{URL: "s3://datasets/imagenet", Endpoint: "http://h:9000", PathStyle: "on"}}
-	if links[1] != want {
+	if !reflect.DeepEqual(links[1], want) {
 		t.Errorf("link %+v, want %+v", links[1], want)
 	}
 	if s.Cache.RAM.Percent != 20 || len(s.Cache.Disks) != 2 || s.Cache.Disks[1].Size.Bytes != 1_500_000_000_000 || s.Cache.FreeFloor.Percent != 10 {
@@ -357,5 +357,80 @@ mounts: [{path: /mnt, write: off}, {path: /mnt2, fsync: bucket, options: rw}]
 	}
 	if m := s.Mounts; m[0].Write != "off" || m[1].Fsync != "bucket" || m[1].Options[0] != "rw" {
 		t.Errorf("%+v", m)
+	}
+}
+
+func TestTemporaryNamesOfLinks(t *testing.T) {
+	// The file says for each link which names are temporary, as a list or with commas, and for how long. What is not said is not set,
+	// and an empty list, or none, is no pattern at all.
+	s := &Settings{}
+	err := ReadYAML(s, "h.yaml", []byte(`origin: s3://b
+staging: ["*.tmp", "*.part"]
+staging_age: 2m
+links: [{path: /x, origin: s3://x, staging: []}, {path: /y, origin: s3://y, staging: none, staging_age: 1s}, {path: /z, origin: s3://z}, {path: /w, origin: s3://w, staging: "a?, b*"}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := s.Tree("")
+	for i, want := range []string{`[]string{"*.tmp", "*.part"} 2m0s`, `[]string{} 10m0s`, `[]string{} 1s`, `[]string(nil) 10m0s`, `[]string{"a?", "b*"} 10m0s`} {
+		if got := fmt.Sprintf("%#v %v", links[i].Staging.Patterns, links[i].Staging.After()); got != want {
+			t.Errorf("link %d: %s, not %s", i, got, want)
+		}
+	}
+	for of, staged := range map[int]string{0: "a.part", 3: "a.swp", 4: "ab"} {
+		if names, err := links[of].Staging.Temporary(); err != nil {
+			t.Error(err)
+		} else if is, _ := names.Match("d/" + staged); !is {
+			t.Errorf("link %d does not stage %s", of, staged)
+		}
+	}
+}
+
+func TestTemporaryNamesByFlagsAndVariables(t *testing.T) {
+	// What flags and variables of a mount say is kept apart from what the file says of its link. A flag wins over a variable.
+	t.Setenv("HEARTH_MOUNT_STAGING", "none")
+	t.Setenv("HEARTH_MOUNT_STAGING_AGE", "30s")
+	for _, c := range []struct{ flag, want string }{{"", `[]string{} 30s`}, {"*.tmp,*.part", `[]string{"*.tmp", "*.part"} 30s`}} {
+		cmd := &cobra.Command{}
+		AddFlags(cmd, "mount")
+		if c.flag != "" {
+			if err := cmd.Flags().Set("staging", c.flag); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := Given(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%#v %v", s.Staging.Patterns, s.Staging.Age); got != c.want || s.Root.Staging.Patterns != nil {
+			t.Errorf("%q: %s, and the file's %+v", c.flag, got, s.Root.Staging)
+		}
+	}
+	s := &Settings{}
+	if err := s.MountOptions([]string{"staging=*.part", "staging_age=1m"}, false); err != nil || len(s.Staging.Patterns) != 1 || s.Staging.Age != time.Minute {
+		t.Errorf("-o: %+v, %v", s.Staging, err)
+	}
+}
+
+func TestWrongTemporaryNames(t *testing.T) {
+	// A wrong pattern, and an age that is none or too short, are refused with line, key and cure; so is a pattern without the quotes
+	// that YAML needs.
+	for text, says := range map[string]string{
+		"staging: [a/b]":                               `h.yaml:1: staging: "a/b" has a slash`,
+		"origin: s3://b\nstaging: \"*.tmp,,\"":         "h.yaml:2: staging: an empty pattern",
+		"links: [{origin: s3://b, staging: [\"[a\"]}]": `h.yaml:1: links[].staging: "[a" is no pattern`,
+		"staging_age: 999ms":                           `h.yaml:1: staging_age: "999ms" is below 1s, the least`,
+		"staging_age: 0s":                              "staging: [] has no temporary names",
+		"staging_age: soon":                            `"soon" is not a duration`,
+		"staging: [*.tmp]":                             "begins with * or & needs quotes",
+		"staging: {a: b}":                              "staging has no keys below it",
+	} {
+		if err := ReadYAML(&Settings{}, "h.yaml", []byte(text)); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, expected %q", text, err, says)
+		}
+	}
+	if err := (&Settings{}).MountOptions([]string{"staging=a/b"}, false); err == nil || !strings.Contains(err.Error(), `-o staging: "a/b" has a slash`) {
+		t.Errorf("-o: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/node/config"
 )
 
@@ -70,6 +71,27 @@ func parseDuration(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a duration such as 60s or 24h", s)
 	}
 	return d, nil
+}
+
+// parsePatterns reads patterns of temporary names with commas between them. An empty text and none have none.
+func parsePatterns(s string) ([]string, error) {
+	patterns := []string{} // nil would be the usual ones
+	if s = strings.TrimSpace(s); s != "" && s != "none" {
+		for p := range strings.SplitSeq(s, ",") {
+			patterns = append(patterns, strings.TrimSpace(p))
+		}
+	}
+	_, err := draft.ParseTemporary(patterns)
+	return patterns, err
+}
+
+// parseStagingAge reads for how long a name is temporary. 0 would publish what a program is about to rename.
+func parseStagingAge(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err == nil && d < config.LeastStagingAge {
+		return 0, fmt.Errorf("%q is below %v, the least, since a program needs time to rename what it has closed; staging: [] has no temporary names", s, config.LeastStagingAge)
+	}
+	return d, err
 }
 
 // parseBool reads true and false as YAML and people write them.
