@@ -151,7 +151,7 @@ func (d *Draft) spec(token string, size int64) *hearth.Upload {
 	case d.base != nil && d.base.Cacheable():
 		u.IfMatch = d.base.ETag
 	case d.base == nil:
-		u.IfNone = d.attr.Exclusive
+		u.IfNone = d.attr.Exclusive || d.attr.New
 	}
 	return u
 }
