@@ -55,6 +55,13 @@ func (h *handles) inherit(node uint64) error {
 	return nil
 }
 
+// has reports whether a handle was not dropped yet. Who cannot read the table takes it for one.
+func (h *handles) has(node, handle uint64) bool {
+	rows, err := h.table.read()
+	row := int(handle) - 2
+	return err != nil || row >= 0 && row < len(rows) && rows[row] == tableRow{node, held, 0}
+}
+
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
 // left one.
 func (h *handles) forget(node uint64, release func(node, handle uint64)) {
