@@ -29,8 +29,9 @@ func (n Name) IsDir() bool { return strings.HasSuffix(n.Key, "/") }
 type Attr struct {
 	Mode, UID, GID uint32
 	ModTime, ATime time.Time
-	// Exclusive is O_EXCL: the draft is first published only if its key has no object. It counts at Create.
-	Exclusive bool
+	// Exclusive is O_EXCL, and New that the name was not to have an object, either: the draft is first published only if
+	// its key has none. They count at Create.
+	Exclusive, New bool
 }
 
 // State is what becomes of a draft.
@@ -356,9 +357,9 @@ func (d *Draft) Truncate(size int64) error {
 func (d *Draft) SetAttr(change func(*Attr)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	exclusive := d.attr.Exclusive
+	exclusive, fresh := d.attr.Exclusive, d.attr.New
 	change(&d.attr)
-	d.attr.Exclusive, d.changed = exclusive, true
+	d.attr.Exclusive, d.attr.New, d.changed = exclusive, fresh, true
 }
 
 // Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there.

@@ -171,12 +171,12 @@ func (d *Draft) wrote() time.Time {
 
 // move is a rename that can be undone until its end.
 type move struct {
-	d         *Draft
-	to, from  Name
-	since     time.Time // when d had got its name
-	exclusive bool      // as d was
-	replaced  *Draft    // nil means that no draft had the new name
-	was       Info      // what that was
+	d        *Draft
+	to, from Name
+	since    time.Time // when d had got its name
+	attr     Attr      // that d had with it
+	replaced *Draft    // nil means that no draft had the new name
+	was      Info      // what that was
 }
 
 // do moves the name, and stops what the replaced one sends.
@@ -211,7 +211,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 	s.mu.Lock()
 	d.mu.Lock()
 	var err error
-	m.from, m.since, m.exclusive = d.name, d.named, d.attr.Exclusive
+	m.from, m.since, m.attr = d.name, d.named, d.attr
 	switch {
 	case d.removed || d.gone || d.nameless:
 		err = ErrRemoved
@@ -224,7 +224,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 			m.replaced = s.names[at]
 			m.was = m.replaced.outname()
 		}
-		d.name, d.named, d.attr.Exclusive = m.to, s.o.Now(), only
+		d.name, d.named, d.attr.Exclusive, d.attr.New = m.to, s.o.Now(), only, false
 		s.nameLocked(d)
 	}
 	d.mu.Unlock()
@@ -266,7 +266,7 @@ func (m *move) restoreLocked() {
 		r.mu.Unlock()
 		s.nameLocked(r)
 	}
-	d.name, d.named, d.attr.Exclusive = m.from, m.since, m.exclusive
+	d.name, d.named, d.attr.Exclusive, d.attr.New = m.from, m.since, m.attr.Exclusive, m.attr.New
 	s.nameLocked(d)
 }
 

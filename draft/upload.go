@@ -153,7 +153,7 @@ func (d *Draft) spec(key, token string, size int64) *hearth.Upload {
 	case d.base != nil && d.base.Cacheable():
 		u.IfMatch = d.base.ETag
 	case d.base == nil:
-		u.IfNone = d.attr.Exclusive
+		u.IfNone = d.attr.Exclusive || d.attr.New
 	}
 	return u
 }
@@ -300,7 +300,7 @@ func (d *Draft) aborts(ctx context.Context, up hearth.Uploader) error {
 // mayDiffer is how far the origin's clock may be from ours. Beyond it signatures are refused.
 const mayDiffer = 15 * time.Minute
 
-// begin is a Begin whose answer has not come.
+// begin is a Begin that was sent and whose answer is not known.
 type begin struct {
 	Key []byte // JSON would harm other bytes
 	At  time.Time

@@ -170,7 +170,9 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 		}
 		if len(ours) > 0 && ours[0].Key == key {
 			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {
+				name := n.Name // beside a directory it is another one
 				n = node(&i)
+				n.Name = name
 			}
 			ours = ours[1:]
 		}

@@ -2,7 +2,9 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -46,8 +49,8 @@ type fakeTree struct {
 type fakeNode struct {
 	node     namespace.Node
 	parent   uint64
-	children map[string]uint64
-	sorted   []string // the names of children
+	children map[string]uint64 // by sort name: a directory's has a "/" at its end
+	sorted   []string          // those names
 }
 
 func newFakeTree(ttl time.Duration) *fakeTree {
@@ -74,11 +77,19 @@ func versionOf(o *hearth.Object) int {
 
 // put makes key mean a version now; directories appear as needed.
 func (t *fakeTree) put(key string, version int, size int64) {
+	t.putObject(fakeObject(key, version, size), 0)
+}
+
+// putObject makes a key mean an object. id, if it is not 0, stands for that, too.
+func (t *fakeTree) putObject(o hearth.Object, id uint64) {
+	key := o.Key
 	t.mu.Lock()
 	dir := t.dirLocked(path.Dir(key))
 	name := path.Base(key)
 	t.last++
-	o := fakeObject(key, version, size)
+	if id != 0 {
+		t.nodes[id] = &fakeNode{node: namespace.Node{ID: id, Name: name, Object: o, ModTime: o.ModTime}, parent: dir}
+	}
 	t.nodes[t.last] = &fakeNode{node: namespace.Node{ID: t.last, Name: name, Object: o, ModTime: o.ModTime}, parent: dir}
 	d := t.nodes[dir]
 	old := d.setLocked(name, t.last)
@@ -87,12 +98,13 @@ func (t *fakeTree) put(key string, version int, size int64) {
 	t.tell(namespace.Change{Dir: dir, Name: name, Old: old})
 }
 
+// remove takes the name of a key away; that of a directory ends in "/".
 func (t *fakeTree) remove(key string) {
 	t.mu.Lock()
-	dir := t.dirLocked(path.Dir(key))
 	name := path.Base(key)
+	dir := t.dirLocked(path.Dir(strings.TrimSuffix(key, "/")))
 	d := t.nodes[dir]
-	old := d.setLocked(name, 0)
+	old := d.setLocked(key[len(strings.TrimSuffix(key, "/"))-len(name):], 0)
 	d.node.ModTime = d.node.ModTime.Add(time.Second)
 	t.mu.Unlock()
 	t.tell(namespace.Change{Dir: dir, Name: name, Old: old})
@@ -104,12 +116,12 @@ func (t *fakeTree) dirLocked(p string) uint64 {
 	}
 	parent := t.dirLocked(path.Dir(p))
 	name := path.Base(p)
-	id := t.nodes[parent].children[name]
+	id := t.nodes[parent].children[name+"/"]
 	if id == 0 {
 		t.last++
 		id = t.last
 		t.nodes[id] = &fakeNode{node: namespace.Node{ID: id, Dir: true, Name: name, ModTime: time.Unix(1e9, 0)}, parent: parent, children: map[string]uint64{}}
-		t.nodes[parent].setLocked(name, id)
+		t.nodes[parent].setLocked(name+"/", id)
 	}
 	return id
 }
@@ -137,7 +149,10 @@ func (t *fakeTree) Lookup(ctx context.Context, dir uint64, name string) (namespa
 	if d == nil {
 		return namespace.Node{}, hearth.ErrStale
 	}
-	id := d.children[name]
+	id := d.children[name+"/"]
+	if id == 0 {
+		id = d.children[strings.TrimSuffix(name, names.BesideTag)]
+	}
 	if id == 0 {
 		return namespace.Node{}, fmt.Errorf("look up %s: %w", name, &namespace.Absent{TTL: t.absentTTL})
 	}
@@ -146,6 +161,9 @@ func (t *fakeTree) Lookup(ctx context.Context, dir uint64, name string) (namespa
 
 func (t *fakeTree) nodeLocked(id uint64) namespace.Node {
 	n := t.nodes[id].node
+	if p := t.nodes[t.nodes[id].parent]; p != nil && !n.Dir && p.children[n.Name+"/"] != 0 {
+		n.Name += names.BesideTag
+	}
 	n.TTL = t.ttl
 	return n
 }
@@ -168,7 +186,7 @@ func (t *fakeTree) Open(ctx context.Context, id uint64) (namespace.Node, error) 
 	t.Forget(&n.Object)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.nodeLocked(t.nodes[t.nodes[id].parent].children[n.Name]), nil
+	return t.nodeLocked(t.nodes[t.nodes[id].parent].children[t.nodes[id].node.Name]), nil
 }
 
 func (t *fakeTree) ReadDir(_ context.Context, dir uint64, after string, each func(namespace.Node) bool) error {
@@ -178,7 +196,7 @@ func (t *fakeTree) ReadDir(_ context.Context, dir uint64, after string, each fun
 		t.mu.Unlock()
 		return hearth.ErrStale
 	}
-	after = strings.TrimSuffix(strings.TrimSuffix(after, names.BesideTag), "/") // as Node.Behind has it
+	after = strings.TrimSuffix(after, names.BesideTag) // as Node.Behind has it
 	at, _ := slices.BinarySearch(d.sorted, after)
 	nodes := make([]namespace.Node, 0, 64) // about what the kernel asks for at once
 	for _, name := range d.sorted[at:min(len(d.sorted), at+cap(nodes))] {
@@ -213,6 +231,48 @@ func (d *fakeNode) setLocked(name string, id uint64) (old uint64) {
 		}
 	}
 	return old
+}
+
+// KeyOf, File and NewID are Keys'.
+func (t *fakeTree) KeyOf(dir uint64, name string) (link, key string, err error) {
+	m, ok := names.ParseName(name)
+	if !ok || m.Hashed || m.Segment == "" {
+		return "", "", fmt.Errorf("no key can be named %q: %w", name, syscall.EINVAL)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key = m.Segment; dir != 1; dir = t.nodes[dir].parent {
+		if t.nodes[dir] == nil {
+			return "", "", hearth.ErrStale
+		}
+		key = t.nodes[dir].node.Name + "/" + key
+	}
+	return "fake", key, nil
+}
+
+func (t *fakeTree) File(context.Context, string, string) (namespace.Node, error) {
+	return namespace.Node{}, errors.ErrUnsupported // no test asks yet
+}
+
+func (t *fakeTree) NewID() (uint64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	return t.last, nil
+}
+
+// wrote is told what a key has; a key that ends in "/" is a directory's.
+func (t *fakeTree) wrote(key string, o *hearth.Object, id uint64) {
+	switch dir, isDir := strings.CutSuffix(key, "/"); {
+	case o == nil:
+		t.remove(key)
+	case isDir:
+		t.mu.Lock()
+		t.dirLocked(dir)
+		t.mu.Unlock()
+	default:
+		t.putObject(*o, id)
+	}
 }
 
 // Forget learns what the origin has now.
@@ -315,4 +375,107 @@ func (t *fakeTree) LocalFile(o *hearth.Object) (*os.File, func(), error) {
 	}
 	t.lent.Add(1)
 	return f, func() { t.lent.Add(-1) }, nil
+}
+
+// fakeBucket is an origin in memory, without uploads in parts.
+type fakeBucket struct {
+	hearth.Uploader
+	// meets is called before each request, without a lock; an error of it is the answer. nil means that all work.
+	meets func(ctx context.Context, request string) error
+
+	mu      sync.Mutex // guards the rest
+	objects map[string]fakeStored
+	puts    int
+	asked   []string // requests that were done, such as "PUT key"
+}
+
+type fakeStored struct{ data, etag, draft string }
+
+func (b *fakeBucket) do(ctx context.Context, request string, work func() error) error {
+	if b.meets != nil {
+		if err := b.meets(ctx, request); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = append(b.asked, request)
+	return work()
+}
+
+func (b *fakeBucket) PartSize(int64) int64 { return 1 << 20 }
+
+func (b *fakeBucket) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (o hearth.Object, err error) {
+	data := make([]byte, u.Size)
+	if n, err := body.ReadAt(data, 0); int64(n) < u.Size {
+		return o, err
+	}
+	err = b.do(ctx, "PUT "+u.Key, func() error {
+		old, there := b.objects[u.Key]
+		if u.IfNone && there || u.IfMatch != "" && u.IfMatch != old.etag {
+			return hearth.ErrConflict
+		}
+		o = b.putLocked(u.Key, string(data), u.Draft)
+		return nil
+	})
+	return o, err
+}
+
+func (b *fakeBucket) putLocked(key, data, draft string) hearth.Object {
+	b.puts++
+	b.objects[key] = fakeStored{data, "e" + strconv.Itoa(b.puts), draft}
+	return b.objectLocked(key)
+}
+
+func (b *fakeBucket) objectLocked(key string) hearth.Object {
+	x := b.objects[key]
+	size := int64(len(x.data))
+	return hearth.Object{Link: "fake", Key: key, ETag: x.etag, Size: size, Version: hearth.VersionOf("fake", key, x.etag, size)}
+}
+
+func (b *fakeBucket) Written(ctx context.Context, u *hearth.Upload) (o hearth.Object, err error) {
+	err = b.do(ctx, "HEAD "+u.Key, func() error {
+		if x, there := b.objects[u.Key]; !there || x.draft != u.Draft {
+			return hearth.ErrConflict
+		}
+		o = b.objectLocked(u.Key)
+		return nil
+	})
+	return o, err
+}
+
+func (b *fakeBucket) Delete(ctx context.Context, key, etag string) error {
+	return b.do(ctx, "DELETE "+key, func() error {
+		if x, there := b.objects[key]; there && etag != "" && etag != x.etag {
+			return hearth.ErrConflict
+		}
+		delete(b.objects, key)
+		return nil
+	})
+}
+
+// put is what another node writes.
+func (b *fakeBucket) put(key, data string) hearth.Object {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.putLocked(key, data, "")
+}
+
+// requests returns what was asked since the last call.
+func (b *fakeBucket) requests() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := strings.Join(b.asked, ", ")
+	b.asked = nil
+	return all
+}
+
+// has returns an object's bytes, or "none".
+func (b *fakeBucket) has(key string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x, there := b.objects[key]; there {
+		return x.data
+	}
+	return "none"
 }

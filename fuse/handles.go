@@ -70,6 +70,13 @@ func (h *handles) written(node uint64) bool {
 	return h.writers[node] > 0
 }
 
+// has reports whether a handle was not dropped yet. Who cannot read the table takes it for one.
+func (h *handles) has(node, handle uint64) bool {
+	rows, err := h.table.read()
+	row := int(handle) - 2
+	return err != nil || row >= 0 && row < len(rows) && rows[row].node == node && rows[row].kind == held
+}
+
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
 // left one.
 func (h *handles) forget(node uint64, release func(node, handle uint64, writes bool)) {

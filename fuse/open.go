@@ -52,7 +52,9 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 // Release answers RELEASE, which arrives after the kernel has let the file go.
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f.write != nil {
-		f.releasePlain(in.NodeId, in.Fh, writes(in.Flags))
+		if !resent(in.Unique) || f.handles.has(in.NodeId, in.Fh) {
+			f.releasePlain(in.NodeId, in.Fh, writes(in.Flags))
+		}
 		return
 	}
 	if f.mode == Passthrough {

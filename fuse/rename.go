@@ -60,7 +60,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	}
 	if i.Object == nil {
 		// Before, so that a kernel that asks again does not find it under the old name. The draft has taken its place.
-		if err := f.removeHidden(ctx, oldDir, oldName, &i); err != nil {
+		if err := f.removeHidden(ctx, &i); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"syscall"
 	"time"
@@ -41,10 +42,16 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 	}
 	i := d.Info()
 	n := node(&i)
+	if resent(in.Unique) {
+		// Nobody has it open: the handle is that of an answer that has not arrived.
+		f.handles.forget(n.ID, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
+	}
+	if out.OpenOut.Fh, err = f.handles.add(n.ID, writes(in.Flags)); err != nil {
+		return f.failed(r, err)
+	}
 	f.enter(&n, &out.EntryOut)
 	out.OpenOut.OpenFlags = gofuse.FOPEN_KEEP_CACHE
-	out.OpenOut.Fh, err = f.handles.add(n.ID, writes(in.Flags))
-	return f.failed(r, err)
+	return gofuse.OK
 }
 
 func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, error) {
@@ -67,7 +74,7 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 	}
 	now := time.Now()
 	return f.handles.begin(at, id, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
-		Exclusive: in.Flags&syscall.O_TRUNC == 0})
+		Exclusive: in.Flags&syscall.O_EXCL != 0, New: in.Flags&syscall.O_TRUNC == 0})
 }
 
 // resent reports whether the kernel asks a second time, since the process that it asked first has ended (FUSE_UNIQUE_RESEND in
@@ -207,8 +214,14 @@ func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *dra
 	r := f.request(cancel, in)
 	defer r.finish()
 	_, err := d.Publish(r)
-	if errors.Is(err, hearth.ErrConflict) && d.Info().Attr.Exclusive {
+	i := d.Info()
+	switch {
+	case err == nil || i.Removed: // it was unlinked meanwhile
+		return gofuse.OK
+	case errors.Is(err, hearth.ErrConflict) && i.Attr.Exclusive && i.Object == nil:
 		err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
+	case errors.Is(err, fs.ErrNotExist): // of no file: the descriptor has one
+		err = fmt.Errorf("%w: %w", syscall.EIO, err)
 	}
 	return f.failed(r, err)
 }
@@ -278,10 +291,22 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	i := d.Info()
 	n := node(&i)
 	f.attr(&n, &out.Attr)
+	if _, sets := in.GetSize(); sets && i.Users == 0 {
+		return f.publishNow(cancel, in, d)
+	}
 	return gofuse.OK
 }
 
-// truncate answers truncate(2) of a file of the bucket. Without a descriptor nobody would publish it later.
+// publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.
+func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d *draft.Draft) gofuse.Status {
+	s := f.publish(cancel, &in.InHeader, d)
+	if !s.Ok() && d.Info().Users == 0 {
+		f.write.w.Publish(d) // as after a close that failed
+	}
+	return s
+}
+
+// truncate answers truncate(2) of a file of the bucket.
 func (f *fileSystem) truncate(cancel <-chan struct{}, in *gofuse.SetAttrIn, size int64, out *gofuse.AttrOut) gofuse.Status {
 	rec, err := f.record(context.Background(), in.NodeId)
 	if err != nil {
@@ -302,7 +327,7 @@ func (f *fileSystem) truncate(cancel <-chan struct{}, in *gofuse.SetAttrIn, size
 	i := d.Info()
 	n := node(&i)
 	f.attr(&n, &out.Attr)
-	return f.publish(cancel, &in.InHeader, d)
+	return f.publishNow(cancel, in, d)
 }
 
 // setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.
@@ -335,19 +360,18 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	if d == nil {
 		return f.remove(ctx, at.Link, at.Key)
 	}
-	i := d.Info()
 	if err := d.Remove(ctx); err != nil {
 		return err
 	}
-	return f.removeHidden(ctx, dir, name, &i)
+	i := d.Info() // now: nothing more is published
+	return f.removeHidden(ctx, &i)
 }
 
-// removeHidden deletes the object under a draft's name that the draft hid, or that is the draft's own.
-func (f *fileSystem) removeHidden(ctx context.Context, dir uint64, name string, i *draft.Info) error {
+// removeHidden deletes the object under a draft's name that is the draft's own, or whose place the draft took.
+func (f *fileSystem) removeHidden(ctx context.Context, i *draft.Info) error {
 	if i.Object == nil && (i.State == draft.Opened || i.State == draft.Staged) { // else there may be one that nobody has told the tree of
-		n, err := f.write.lookup(ctx, dir, name)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && n.Dir {
-			return nil
+		if _, err := f.write.Tree.Node(ctx, i.ID); err != nil {
+			return nil // the bucket never had one
 		}
 	}
 	return f.remove(ctx, i.Link, i.Key)
@@ -478,10 +502,11 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 // failed is the errno of an error that a writer gets: those of its node's disk and of the bucket as they are.
 func (f *fileSystem) failed(r *request, err error) gofuse.Status {
 	var errno syscall.Errno
+	var network *net.OpError
 	switch {
 	case err == nil:
 		return gofuse.OK
-	case r != nil && r.interrupted():
+	case r != nil && r.interrupted(), errors.As(err, &network): // a socket's errno is no file's
 	case errors.Is(err, hearth.ErrConflict) && !errors.Is(err, syscall.EEXIST):
 		return gofuse.Status(syscall.ESTALE)
 	case errors.As(err, &errno):

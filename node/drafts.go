@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -210,7 +211,7 @@ func (n *Node) stagedAs(name draft.Name) (staged bool, final string) {
 	if l == nil || !strings.HasPrefix(name.Key, l.prefix) {
 		return false, ""
 	}
-	staged, final = l.staging.Match(name.Key[len(l.prefix):])
+	staged, final = l.temporary.Match(name.Key[len(l.prefix):])
 	if final != "" {
 		final = l.prefix + final
 	}
@@ -227,7 +228,7 @@ func (n *Node) publishStaged(s *draft.Store) {
 	for _, i := range s.All() {
 		l := n.links.named(i.Link)
 		d, ok := s.ID(i.ID)
-		if !ok || l == nil || i.Users > 0 || !i.Dirty || i.Removed || !n.staged(i.Name) || n.now().Sub(i.Since) < l.stagingAge || n.drafts.behindOf(i.File, 0) > 0 {
+		if !ok || l == nil || i.Users > 0 || !i.Dirty || i.Removed || !n.staged(i.Name) || n.now().Sub(i.Since) < l.Staging.After() || n.drafts.behindOf(i.File, 0) > 0 {
 			continue
 		}
 		n.events.Warn("a file with a temporary name was not renamed: it is published as it is", "link", i.Link, "key", i.Key, "closed", i.Since)

@@ -371,8 +371,8 @@ func (n *Node) uncover(ctx context.Context, i *draft.Info) {
 	if err != nil || x.ID != i.ID {
 		return
 	}
-	n.wrote(ctx, i.Link, i.Key, nil)
-	n.wrote(ctx, i.Link, i.Key, &x.Object)
+	n.wrote(ctx, i.Link, i.Key, nil, 0)
+	n.wrote(ctx, i.Link, i.Key, &x.Object, 0)
 }
 
 // dropAside removes the files of a draft that was set aside. That somebody removed them by hand is no error.
