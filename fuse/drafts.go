@@ -35,8 +35,6 @@ type Keys interface {
 	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
 	DirKey(dir uint64) (link, prefix string, err error)
-	// File finds the file of a whole key.
-	File(ctx context.Context, link, key string) (namespace.Node, error)
 	// NewID returns a node id that no name has.
 	NewID() (uint64, error)
 }

@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -233,7 +232,7 @@ func (d *fakeNode) setLocked(name string, id uint64) (old uint64) {
 	return old
 }
 
-// KeyOf, File and NewID are Keys'.
+// KeyOf, DirKey and NewID are Keys'.
 func (t *fakeTree) KeyOf(dir uint64, name string) (link, key string, err error) {
 	m, ok := names.ParseName(name)
 	if !ok || m.Hashed || m.Segment == "" {
@@ -250,8 +249,9 @@ func (t *fakeTree) KeyOf(dir uint64, name string) (link, key string, err error) 
 	return "fake", key, nil
 }
 
-func (t *fakeTree) File(context.Context, string, string) (namespace.Node, error) {
-	return namespace.Node{}, errors.ErrUnsupported // no test asks yet
+func (t *fakeTree) DirKey(dir uint64) (link, prefix string, err error) {
+	link, key, err := t.KeyOf(dir, "x")
+	return link, strings.TrimSuffix(key, "x"), err
 }
 
 func (t *fakeTree) NewID() (uint64, error) {
@@ -416,6 +416,21 @@ func (b *fakeBucket) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt
 			return hearth.ErrConflict
 		}
 		o = b.putLocked(u.Key, string(data), u.Draft)
+		return nil
+	})
+	return o, err
+}
+
+func (b *fakeBucket) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o hearth.Object, err error) {
+	err = b.do(ctx, "COPY "+from.Key+" "+u.Key, func() error {
+		source, there := b.objects[from.Key]
+		if !there || source.etag != from.ETag {
+			return hearth.ErrStale
+		}
+		if _, taken := b.objects[u.Key]; u.IfNone && taken {
+			return hearth.ErrConflict
+		}
+		o = b.putLocked(u.Key, source.data, source.draft)
 		return nil
 	})
 	return o, err

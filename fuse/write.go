@@ -291,10 +291,13 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	i := d.Info()
 	n := node(&i)
 	f.attr(&n, &out.Attr)
-	if _, sets := in.GetSize(); sets && i.Users == 0 {
-		return f.publishNow(cancel, in, d)
+	switch _, sets := in.GetSize(); {
+	case !sets || i.Users > 0:
+		return gofuse.OK
+	case f.staged(i.Name):
+		return f.failed(r, d.Stage())
 	}
-	return gofuse.OK
+	return f.publishNow(cancel, in, d)
 }
 
 // publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.

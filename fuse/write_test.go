@@ -59,7 +59,8 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	})
 	t.Cleanup(w.end)
 	o := &Options{Tree: tree, Reads: reads(tree), Root: 1, FileMode: 0o644, DirMode: 0o755, Writing: &Writing{Drafts: w.drafts, Keys: tree, Uploader: uploader,
-		Wrote:   func(_ context.Context, _, key string, o *hearth.Object) { tree.wrote(key, o, 0) },
+		Wrote:   func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
+		Staged:  func(n draft.Name) bool { return strings.Contains(n.Key, ".tmp") },
 		Doubted: func(_ context.Context, _, key string) { w.doubted = append(w.doubted, key) },
 		Publish: func(d *draft.Draft) { w.behind = append(w.behind, d) }}}
 	o.Events.Complaint = func(text string) { w.said = append(w.said, text) }
@@ -80,7 +81,7 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	}
 	w.holds.inherit(tree.last)
 	for _, x := range all {
-		_ = w.handles.inherit(x.node) // as takeOver
+		_ = w.handles.inherit(x) // as takeOver
 	}
 	return w
 }
@@ -147,7 +148,11 @@ func (w *writer) flush(node uint64) gofuse.Status {
 }
 
 func (w *writer) release(node, handle uint64) {
-	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle})
+	flags := uint32(0)
+	if rows, err := w.handles.table.read(); err == nil && rows[handle-2].value != 0 {
+		flags = syscall.O_WRONLY
+	}
+	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle, Flags: flags})
 }
 
 func (w *writer) unlinked(name string, unique uint64) gofuse.Status {
@@ -183,7 +188,7 @@ func (w *writer) held(node uint64) (n int) {
 		w.t.Fatal(err)
 	}
 	for _, x := range rows {
-		if x == (tableRow{node, held, 0}) {
+		if x.node == node && x.kind == held {
 			n++
 		}
 	}

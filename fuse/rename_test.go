@@ -1,0 +1,233 @@
+package fuse
+
+import (
+	"context"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/namespace"
+)
+
+// rename renames in the root, or in directories that dirs name: of the old name, and of the new one.
+func (w *writer) rename(from, to string, flags uint32, unique uint64, dirs ...uint64) gofuse.Status {
+	in := &gofuse.RenameIn{InHeader: gofuse.InHeader{NodeId: 1, Unique: unique}, Newdir: 1, Flags: flags}
+	if len(dirs) == 2 {
+		in.NodeId, in.Newdir = dirs[0], dirs[1]
+	}
+	return w.Rename(nil, in, from, to)
+}
+
+// names are those of a directory in a listing.
+func (w *writer) names(dir uint64) string {
+	var all []string
+	if err := w.fileSystem.tree.ReadDir(w.t.Context(), dir, "", func(n namespace.Node) bool {
+		name := n.Name
+		if n.Dir {
+			name += "/"
+		}
+		all = append(all, name)
+		return true
+	}); err != nil {
+		w.t.Error(err)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestTheRenameOfATemporaryNameIsTheUpload(t *testing.T) {
+	// A file with a temporary name is closed without a request. Its rename writes it under the new name, over what is there; whoever
+	// has it open for reading, or the replaced one, goes on.
+	w := newWriter(t)
+	old, oldHandle := w.made("a", "old")
+	w.is("close", w.flush(old), ok)
+	w.bucket.requests()
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	reader, errno := w.open(node, syscall.O_RDONLY)
+	w.is("open", errno, ok)
+	w.is("requests", w.bucket.requests(), "")
+	w.is("published behind", w.published(), "")
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "PUT a")
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+	w.is("the name", w.look("a"), node)
+	w.is("the old name", w.look("a.tmp"), uint64(0))
+	w.is("a reader of it", w.read(node), "hello")
+	w.is("a reader of the replaced one", w.read(old), "old")
+	w.release(node, reader)
+	w.release(old, oldHandle)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("published behind", w.published(), "")
+}
+
+func TestARenameUnderAWriter(t *testing.T) {
+	// A file that somebody writes still is renamed at once; its last close publishes it under its new name. Renamed to a temporary
+	// name it stays.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close of a copy of the descriptor", w.flush(node), ok)
+	w.is("rename", w.rename("a.tmp", "b.tmp", 0, 0), ok)
+	w.is("rename", w.rename("b.tmp", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "")
+	w.is("close", w.flush(node), ok)
+	w.is("requests", w.bucket.requests(), "PUT b")
+	w.release(node, handle)
+
+	node, handle = w.made("c.tmp", "")
+	w.release(node, handle)
+	w.is("rename of an empty file", w.rename("c.tmp", "c", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "PUT c")
+}
+
+func TestARenameThatTheBucketRefuses(t *testing.T) {
+	// The rename has the bucket's error, and both names are as before.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.bucket.meets = func(context.Context, string) error { return fs.ErrPermission }
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("the old name", w.look("a.tmp"), node)
+	w.is("the new name", w.look("a"), uint64(0))
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+}
+
+func TestAnObjectIsRenamed(t *testing.T) {
+	// An object is copied, and its old key deleted. Who has it open on this mount reads on by its node id, and writes to its new
+	// name. Where the copy fails nothing is deleted.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.is("close", w.flush(node), ok)
+	w.bucket.requests()
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "COPY a b" {
+			return hearth.ErrUnanswered
+		}
+		return nil
+	}
+	w.is("rename without an answer", w.rename("a", "b", 0, 0), syscall.EIO)
+	w.is("doubted", len(w.doubted), 1)
+	w.bucket.meets = nil
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "COPY a b, DELETE a")
+	w.is("the name", w.look("b"), node)
+	w.is("the old name", w.look("a"), uint64(0))
+	w.is("write", w.put(node, 5, "!"), ok)
+	w.is("close", w.flush(node), ok)
+	w.is("the bucket has", w.bucket.has("b"), "hello!")
+	w.release(node, handle)
+	w.is("rename of what nobody has open", w.rename("b", "c", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("c"), "hello!")
+	w.is("to a temporary name", w.rename("c", "c.tmp", 0, 0), syscall.EXDEV)
+
+	node, handle = w.made("d", "theirs")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("RENAME_NOREPLACE", w.rename("c", "d", unix.RENAME_NOREPLACE, 0), syscall.EEXIST)
+	w.is("RENAME_EXCHANGE", w.rename("c", "d", unix.RENAME_EXCHANGE, 0), syscall.EINVAL)
+	w.is("the bucket has", w.bucket.has("d"), "theirs")
+	w.is("over it", w.rename("c", "d", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("d"), "hello!")
+}
+
+func TestWhatWasEmptiedIsRenamed(t *testing.T) {
+	// An object that O_TRUNC emptied, and that is renamed before it is closed, is gone from its old key: also where the kernel asks
+	// for the rename again, it does not get its old bytes under the new name.
+	w := newWriter(t)
+	node, handle := w.made("a", "old")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	node = w.look("a")
+	handle, errno := w.open(node, syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("open", errno, ok)
+	w.is("write", w.put(node, 0, "new"), ok)
+	w.bucket.requests()
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "DELETE a")
+	w.is("again", w.rename("a", "b", 0, again63), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("the bucket has", w.bucket.has("b"), "new")
+	w.is("requests", w.bucket.requests(), "PUT b")
+}
+
+func TestARenameThatComesAgain(t *testing.T) {
+	// A process is killed within a rename, and the next one is asked again: whatever the first has done, the file is under its new
+	// name alone, and is sent once.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), ok)
+	w = w.next()
+	w.is("RENAME again", w.rename("a.tmp", "a", 0, again63), ok)
+	w.is("requests", w.bucket.requests(), "PUT a")
+
+	node, handle = w.made("b.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	d, _ := w.drafts.ID(node)
+	to := d.Info().Name
+	to.Key = "b"
+	if err := d.Rename(t.Context(), to, false, false); err != nil {
+		t.Fatal(err)
+	}
+	w = w.next()
+	w.is("RENAME again", w.rename("b.tmp", "b", 0, again63), ok)
+	w.is("requests", w.bucket.requests(), "PUT b")
+}
+
+func TestADirectoryOfDrafts(t *testing.T) {
+	// A directory with a temporary name, and all below it, is on this node alone: it is listed, looked up and emptied as any other.
+	// Its rename writes all of it. One with an object cannot be renamed.
+	w := newWriter(t)
+	mkdir := func(parent uint64, name string) uint64 {
+		var out gofuse.EntryOut
+		w.is("mkdir "+name, w.Mkdir(nil, &gofuse.MkdirIn{InHeader: gofuse.InHeader{NodeId: parent}, Mode: 0o750}, name, &out), ok)
+		return out.NodeId
+	}
+	file := func(dir uint64, name, data string) {
+		var out gofuse.CreateOut
+		w.is("create "+name, w.Create(nil, &gofuse.CreateIn{InHeader: gofuse.InHeader{NodeId: dir}, Flags: syscall.O_WRONLY}, name, &out), ok)
+		w.is("write", w.put(out.NodeId, 0, data), ok)
+		w.is("close", w.flush(out.NodeId), ok)
+		w.release(out.NodeId, out.OpenOut.Fh)
+	}
+	dir := mkdir(1, "d.tmp")
+	sub := mkdir(dir, "sub")
+	file(dir, "x", "1")
+	file(sub, "y", "2")
+	w.is("requests", w.bucket.requests(), "")
+	w.is("attributes", w.attrOf(dir), "40750 0")
+	w.is("names", w.names(dir), "sub/ x")
+	w.is("names", w.names(sub), "y")
+	w.is("names above", w.names(1), "d.tmp/")
+	w.is("rmdir", w.rmdir("d.tmp", 0), syscall.ENOTEMPTY)
+	w.is("rename", w.rename("d.tmp", "e.tmp", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "")
+	w.is("the name", w.look("e.tmp"), dir)
+
+	mkdir(1, "e")
+	w.is("mkdir", w.bucket.requests(), "PUT e/")
+	w.is("rename over an empty directory", w.rename("e.tmp", "e", 0, 0), ok)
+	for key, want := range map[string]string{"e/x": "1", "e/sub/y": "2", "e/": "", "e/sub/": ""} {
+		w.is("the bucket has "+key, w.bucket.has(key), want)
+	}
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("names", w.names(w.look("e")), "sub/ x")
+	w.is("rename of what is in the bucket", w.rename("e", "f", 0, 0), syscall.EXDEV)
+
+	gone := mkdir(1, "g.tmp")
+	file(gone, "z", "3")
+	w.is("unlink", w.Unlink(nil, &gofuse.InHeader{NodeId: gone}, "z"), ok)
+	w.is("rmdir", w.rmdir("g.tmp", 0), ok)
+	w.is("drafts", len(w.drafts.All()), 0)
+}
