@@ -18,9 +18,14 @@ type server struct {
 // origin starts versitygw over a directory of the scenario.
 func (e *env) origin() *server {
 	e.Helper()
-	dir := e.path("origin")
-	e.must(os.MkdirAll(dir, 0o755), "make the origin's directory")
-	s := hearthtest.Start(e.T, hearthtest.ServerOptions{Dir: dir})
+	return e.originWith(hearthtest.ServerOptions{})
+}
+
+func (e *env) originWith(set hearthtest.ServerOptions) *server {
+	e.Helper()
+	set.Dir = e.path("origin")
+	e.must(os.MkdirAll(set.Dir, 0o755), "make the origin's directory")
+	s := hearthtest.Start(e.T, set)
 	return &server{Server: s, endpoint: s.Endpoint, access: s.AccessKey, secret: s.SecretKey, bucket: s.Bucket(e.T, "data")}
 }
 

@@ -31,6 +31,7 @@ func writeScenarios() []scenario {
 			size: func(l level) string {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
 			}, run: writeKills},
+		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: writeStaged},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
@@ -114,6 +115,83 @@ func writeAsExt4(e *env) {
 	h.quit()
 }
 
+// asStaged are commands that write under temporary names.
+const asStaged = `
+printf 1 > x.tmp; ls -A; mv x.tmp x; cat x; ls x.tmp 2>/dev/null || echo gone
+printf 22 > x.tmp; mv x.tmp x; cat x; stat -c %s x
+mkdir d.tmp d.tmp/s; printf a > d.tmp/a; printf b > d.tmp/s/b; ls -R d.tmp; rmdir d.tmp 2>/dev/null || echo not empty
+mv d.tmp d; cat d/a d/s/b; ls -A; ls -R d
+mkdir e.tmp; printf c > e.tmp/c; rm -r e.tmp; ls -A
+dd if=/dev/zero bs=1M count=40 of=large.tmp status=none; mv large.tmp large; sha256sum large
+sed -i s/2/3/ x; cat x; ls -A
+touch empty.tmp; mv empty.tmp empty; stat -c %s empty
+printf old > a; exec 5< a; printf new > a.tmp; mv a.tmp a; cat a; exec 5<&-
+mv a b; cat b; mv -n b x; cat b x; mv b x; cat x; ls -A
+python3 "$1"
+find . -type f | sort | xargs sha256sum
+`
+
+// writeStaged has programs write under temporary names, through a mount and on a local file system: what they print is the same,
+// each name but those is in the bucket with its bytes, which were sent once, and no temporary name was ever there, as the
+// bucket's own log says. What nobody renames is published in the end.
+func writeStaged(e *env) {
+	log := e.path("requests")
+	o := e.originWith(hearthtest.ServerOptions{AccessLog: log})
+	p := e.proxy(o)
+	h := e.mount(o, writable(settings{endpoint: p.endpoint}))
+	local := e.path("local")
+	e.must(os.Mkdir(local, 0o755), "make a directory")
+	programs, err := filepath.Abs("testdata/write_programs.py")
+	e.must(err, "find the programs")
+	run := func(dir string) string {
+		cmd := exec.CommandContext(e.ctx, "bash", "-c", "LC_ALL=C\n"+asStaged, "bash", programs)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		e.must(err, "run the programs in %s: %s", dir, out)
+		return string(out)
+	}
+	if theirs, ours := run(local), run(h.dir); theirs != ours {
+		e.Errorf("on the mount:\n%s\non ext4:\n%s", ours, theirs)
+	}
+	var want []string
+	e.must(filepath.WalkDir(local, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			key, _ := filepath.Rel(local, path)
+			want = append(want, key)
+			text, err := os.ReadFile(path)
+			e.must(err, "read %s", key)
+			if got := e.object(o, key); string(got) != string(text) {
+				e.Errorf("%s has %d bytes in the bucket, and %d on ext4", key, len(got), len(text))
+			}
+		}
+		return err
+	}), "walk")
+	slices.Sort(want)
+	if got := e.keys(o); !slices.Equal(got, want) {
+		e.Errorf("the bucket has %q, and ext4 %q", got, want)
+	}
+	text, err := os.ReadFile(log)
+	e.must(err, "read the bucket's log")
+	requests := string(text)
+	if !strings.Contains(requests, "checkpoint-500/trainer_state.json") {
+		e.Errorf("the bucket's log does not tell of what was written:\n%s", requests)
+	}
+	for line := range strings.Lines(requests) {
+		if write := strings.Contains(line, `"PUT `) || strings.Contains(line, `"POST `); write && (strings.Contains(line, "tmp") || strings.Contains(line, "incomplete") || strings.Contains(line, ".lock") || strings.Contains(line, "/sed")) {
+			e.Errorf("a temporary name was in the bucket: %s", line)
+		}
+	}
+	e.must(os.WriteFile(filepath.Join(h.dir, "left.tmp"), []byte("left"), 0o644), "write a file that nobody renames")
+	if s := h.status().Drafts.States.Staged; s.Files != 1 || s.Bytes != 4 {
+		e.Errorf("status tells of %+v", s)
+	}
+	h.quit()
+
+	h = e.mount(o, writable(settings{endpoint: p.endpoint, link: ", staging_age: 1s"}))
+	e.eventually("what nobody renames", func() bool { return slices.Contains(e.keys(o), "left.tmp") })
+	h.quit()
+}
+
 // object is an object's bytes.
 func (e *env) object(o *server, key string) []byte {
 	e.Helper()
@@ -156,8 +234,9 @@ func (e *env) uploads(o *server) int {
 	return strings.Count(string(e.answer(r, "the uploads")), "<UploadId>")
 }
 
-// write writes files, each as a program does that knows nothing of Hearth, until its standard input ends. Each name is new. What
-// close answered 0 for is acknowledged.
+// write writes files, each as a program does that knows nothing of Hearth, until its standard input ends. Each name is new; every
+// second file has a temporary one first, and every tenth lies in a directory that has. What close, or the rename, answered 0 for
+// is acknowledged.
 func (w *worker) write(j job, stop chan struct{}) {
 	for i := 0; ; i++ {
 		select {
@@ -170,7 +249,25 @@ func (w *worker) write(j job, stop chan struct{}) {
 		if i%20 == 7 {
 			size = 20<<20 + w.rng.Int64N(20<<20)
 		}
-		if err := w.writeOne(filepath.Join(j.Dir, name), name, size, i%3 == 0); err != nil {
+		path, tmp := filepath.Join(j.Dir, name), ""
+		switch {
+		case i%10 == 5:
+			tmp = path + ".tmp"
+			if err := os.Mkdir(tmp, 0o755); err != nil {
+				w.wrong("%s: %v", name, err)
+				return
+			}
+			name += "/file"
+			path = filepath.Join(tmp, "file")
+		case i%2 == 1:
+			tmp = path + ".tmp"
+			path = tmp
+		}
+		err := w.writeOne(path, name, size, i%3 == 0)
+		if err == nil && tmp != "" {
+			err = os.Rename(tmp, strings.TrimSuffix(tmp, ".tmp"))
+		}
+		if err != nil {
 			w.wrong("%s: %v", name, err)
 			return
 		}
@@ -248,6 +345,11 @@ func writeKills(e *env) {
 		}
 	}
 	e.shows("%d kills, %d files, the longest stall %.2f s", kills, len(files), longest)
+	for _, key := range e.keys(o) {
+		if strings.Contains(key, "tmp") {
+			e.Errorf("the bucket has %s", key)
+		}
+	}
 	if n := e.uploads(o); n > 0 {
 		e.Errorf("%d uploads are left", n)
 	}

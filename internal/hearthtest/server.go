@@ -40,6 +40,8 @@ type ServerOptions struct {
 	Region string
 	// CertFile and KeyFile make the server speak TLS.
 	CertFile, KeyFile string
+	// AccessLog is a file to which versitygw writes a line for each request. "" means none.
+	AccessLog string
 	// Fake runs gofakes3: flat keys of any kind, no If-Match, in memory.
 	Fake bool
 	// MinIO runs a single plain MinIO over Dir. It keeps objects in a format of its own.
@@ -119,6 +121,9 @@ func run(ctx context.Context, o ServerOptions) (*Server, error) {
 		s.Endpoint = "https://" + address
 	}
 	name, args := "versitygw", []string{"--port", address, "--region", o.Region, "--keep-alive", "--quiet"}
+	if o.AccessLog != "" {
+		args = append(args, "--access-log", o.AccessLog)
+	}
 	switch {
 	case o.Fake:
 		name, args = "gofakes3", []string{"-host", address, "-backend", "memory", "-quiet"}
