@@ -391,11 +391,13 @@ func TestRefusals(t *testing.T) {
 		"mkdir": {func(f *fileSystem) gofuse.Status {
 			return f.Mkdir(nil, &gofuse.MkdirIn{InHeader: h}, "d", &gofuse.EntryOut{})
 		}, ok},
-		"rmdir":       {func(f *fileSystem) gofuse.Status { return f.Rmdir(nil, &h, "a") }, syscall.ENOTDIR},
-		"mknod":       {func(f *fileSystem) gofuse.Status { return f.Mknod(nil, nil, "", nil) }, syscall.EPERM},
-		"link":        {func(f *fileSystem) gofuse.Status { return f.Link(nil, nil, "", nil) }, syscall.EPERM},
-		"symlink":     {func(f *fileSystem) gofuse.Status { return f.Symlink(nil, nil, "", "", nil) }, syscall.EPERM},
-		"rename":      {func(f *fileSystem) gofuse.Status { return f.Rename(nil, nil, "", "") }, syscall.EXDEV},
+		"rmdir":   {func(f *fileSystem) gofuse.Status { return f.Rmdir(nil, &h, "a") }, syscall.ENOTDIR},
+		"mknod":   {func(f *fileSystem) gofuse.Status { return f.Mknod(nil, nil, "", nil) }, syscall.EPERM},
+		"link":    {func(f *fileSystem) gofuse.Status { return f.Link(nil, nil, "", nil) }, syscall.EPERM},
+		"symlink": {func(f *fileSystem) gofuse.Status { return f.Symlink(nil, nil, "", "", nil) }, syscall.EPERM},
+		"rename": {func(f *fileSystem) gofuse.Status {
+			return f.Rename(nil, &gofuse.RenameIn{InHeader: h, Newdir: 1}, "none", "x")
+		}, syscall.ENOENT},
 		"tmpfile":     {func(f *fileSystem) gofuse.Status { return f.Tmpfile(nil, nil, nil) }, syscall.EOPNOTSUPP},
 		"setxattr":    {func(f *fileSystem) gofuse.Status { return f.SetXAttr(nil, nil, "", nil) }, syscall.EOPNOTSUPP},
 		"removexattr": {func(f *fileSystem) gofuse.Status { return f.RemoveXAttr(nil, nil, "") }, syscall.EOPNOTSUPP},
