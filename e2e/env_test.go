@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -307,12 +306,8 @@ func (e *env) environ(o *server) []string {
 	return vars
 }
 
-func freePort(e *env) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	e.must(err, "find a free port")
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
+// freePort is an address that no connection gets by chance, also while its node is being started again.
+func freePort(e *env) string { return "127.0.0.1:" + hearthtest.Port(e.T) }
 
 // settings of one Hearth; the zero value with an origin is enough.
 type settings struct {

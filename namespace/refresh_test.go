@@ -35,6 +35,7 @@ func TestRefresh(t *testing.T) {
 			defer mu.Unlock()
 			was[c.Name] = n
 		})
+		w.settle() // the parent is listed beside the first look-up
 		before := w.b.requests()
 		since := w.tree.Now()
 		for range 3 {

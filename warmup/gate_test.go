@@ -115,6 +115,7 @@ func beside(t *testing.T, step time.Duration, most float64) {
 			t.Errorf("%.2f cores while readers read, want at most %.2f", took.Seconds()/40, most)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait() // a step that ends at this moment is followed by the next
 		if _, flying := g.Steps(); flying < firstSteps {
 			t.Errorf("%d steps under way a second later", flying)
 		}

@@ -460,6 +460,40 @@ func TestNoFooterOnAFullDiskIsNoDamage(t *testing.T) {
 	}
 }
 
+func TestTheLastPageOfAnEvictedBlockIsNoDamage(t *testing.T) {
+	// A node is killed before a segment has its footer. Two blocks side by side were evicted from it, so the second one's
+	// header is gone, and its last page is there still, since the next block begins in it: that is no damage. A byte of that
+	// block's own header is.
+	dir, pool := t.TempDir(), hearthtest.Pool(t, 64<<20)
+	l, err := Open(Options{Dir: dir, Pool: pool, SegmentSize: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hearthtest.Close(t, l)
+	var entries []Entry
+	for i := range 5 {
+		entries = append(entries, Entry{ID: checkID(i), Data: blockData(i, 9000)})
+	}
+	if err := l.Append(entries); err != nil { // as one group, which shares pages
+		t.Fatal(err)
+	}
+	p, _ := l.index.Get(checkID(3), nil)
+	for i := 1; i < 3; i++ {
+		l.Evict(checkID(i))
+	}
+	for _, flipped := range []bool{false, true} {
+		killed := copyDir(t, dir)
+		if flipped {
+			hearthtest.FlipByte(t, filepath.Join(killed, (*l.slots.Load())[p.Slot].name()), p.Note(checkID(3)).Offset()+4, 4)
+		}
+		r := &check.Run{}
+		found := told(r)
+		if err := CheckClosed(t.Context(), Options{Dir: killed, Pool: pool}, r); err != nil || slices.ContainsFunc(*found, func(f check.Finding) bool { return f.Kind == check.Damaged }) != flipped {
+			t.Errorf("a header changed: %v; found %+v, %v", flipped, *found, err)
+		}
+	}
+}
+
 func TestACutSegmentEndsNoCheck(t *testing.T) {
 	// A segment is cut within its header page. Each block and the page are reported, with repair
 	// all are dropped, and the check comes to its end.

@@ -238,7 +238,7 @@ func (c *closed) segment(s *segment, dead []death) error {
 		return err
 	}
 	if !was.whole && s.salt != 0 { // without a salt no header can be told from other bytes
-		if err := c.gaps(s, f, was.notes, wrote); err != nil {
+		if err := c.gaps(s, f, was.notes, dead, wrote); err != nil {
 			return err
 		}
 	}
@@ -312,8 +312,9 @@ func sealedOnce(b []byte) bool {
 }
 
 // gaps looks for bytes in a segment without a footer that belong to no record. Their header is
-// damaged, or, at the end, was never written completely.
-func (c *closed) gaps(s *segment, f *file, notes []record.Note, footer bool) error {
+// damaged, or, at the end, was never written completely. The last page of an evicted record is
+// there as long as the next one needs it, and its header may be gone.
+func (c *closed) gaps(s *segment, f *file, notes []record.Note, dead []death, footer bool) error {
 	size, _, err := f.Stat()
 	if err != nil {
 		return err
@@ -331,6 +332,7 @@ func (c *closed) gaps(s *segment, f *file, notes []record.Note, footer bool) err
 		where := f.Content(at, min(n.Offset(), size))
 		switch {
 		case where < 0:
+		case where >= n.Offset()&^(record.PageSize-1) && evictedIn(s, dead, at, where):
 		case n.Length == 0:
 			c.tell(check.InFile(check.Leftover, name, where, "bytes behind the last block: a write that was cut short, or a damaged header"), nil)
 		default:
@@ -339,6 +341,14 @@ func (c *closed) gaps(s *segment, f *file, notes []record.Note, footer bool) err
 		at = n.End()
 	}
 	return nil
+}
+
+// evictedIn reports whether a record that began in [from, to) was evicted.
+func evictedIn(s *segment, dead []death, from, to int64) bool {
+	return slices.ContainsFunc(dead, func(d death) bool {
+		off := int64(d.unit) * record.UnitSize
+		return off >= from && off < to && d == newDeath(s.number, d.unit, s.salt)
+	})
 }
 
 // record reads a bad record by itself and reports it.
