@@ -23,14 +23,14 @@ func fstab(e *env) {
 	set, err := hearthtest.Set("D1")
 	e.must(err, "data set")
 	list := e.load(o, set.Reduced(2, 20))
-	dir, boot, config := e.path("mnt"), e.path("boot"), e.writeConfig(o, settings{})
-	e.must(errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(boot, 0o755)), "make the mount points")
+	dir, boot, written, config := e.path("mnt"), e.path("boot"), e.path("written"), e.writeConfig(o, settings{})
+	e.must(errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(boot, 0o755), os.Mkdir(written, 0o755)), "make the mount points")
 	line := func(dir, options string) string {
 		return fmt.Sprintf("s3://%s  %s  hearth  %s,config=%s  0 0\n", o.bucket, dir, options, config)
 	}
 	table := e.path("fstab")
 	text := line(dir, "ro,noauto,nofail,_netdev,noatime,allow_other,x-systemd.automount,x-systemd.mount-timeout=30") +
-		line(boot, "defaults,_netdev,nodev,nosuid,noexec,comment=data")
+		line(boot, "defaults,_netdev,nodev,nosuid,noexec,comment=data") + line(written, "rw,noauto,_netdev")
 	e.must(os.WriteFile(table, []byte(text), 0o644), "write the table")
 	e.private("/run") // where mount(8) notes what the kernel does not
 	e.showIn("/etc", "fstab", table)
@@ -47,17 +47,26 @@ func fstab(e *env) {
 		e.Errorf("findmnt shows the source %q", out)
 	}
 	for _, stands := range []bool{false, true} { // as the machine does when it starts; the second time all stands already
-		// The second entry does not say ro, so that mount(8) asks for rw.
-		if out := e.mount8(o, "mount", "-a"); strings.Contains(out, "rw: a mount is read-only") == stands {
+		// The second entry says neither ro nor rw, so that mount(8) asks for rw.
+		if out := e.mount8(o, "mount", "-a"); strings.Contains(out, "rw: mount(8) asks for it where nobody has") == stands {
 			e.Errorf("mount -a says: %s", out)
 		}
 		if m := mountsBelow(boot); len(m) != 1 {
 			e.Fatalf("mount -a made the mounts %v", m)
 		}
 	}
-	if out, code := e.run(e.hearth, "mount", "-o", "rw", "--config", config, "s3://"+o.bucket, e.dir); code != 2 || !strings.Contains(out, "say ro") {
-		e.Errorf("rw as somebody types it: exit %d: %s", code, out)
+	if out, code := e.run(e.hearth, "mount", "-o", "rw", "--write", "off", "--config", config, "s3://"+o.bucket, e.dir); code != 2 || !strings.Contains(out, "exclude each other") {
+		e.Errorf("rw and ro at once: exit %d: %s", code, out)
 	}
+	e.mount8(o, "mount", written)
+	if out := e.mount8(o, "findmnt", "-n", "-o", "OPTIONS", written); !strings.Contains(out, "rw,") {
+		e.Errorf("findmnt shows the options %q of an entry that says rw", out)
+	}
+	e.must(os.WriteFile(filepath.Join(written, "new"), []byte("new"), 0o644), "write a file")
+	if text := e.object(o, "new"); string(text) != "new" {
+		e.Errorf("the bucket has %q", text)
+	}
+	e.mount8(o, "umount", written)
 	e.good("mounted by mount -a", epoch(boot, list, 2, 2, 0))
 	if out := e.mount8(o, "findmnt", "-n", "-o", "OPTIONS", boot); !strings.Contains(out, "noexec") || !strings.Contains(out, "ro,") {
 		e.Errorf("findmnt shows the options %q", out)
