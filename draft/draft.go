@@ -62,6 +62,7 @@ type Info struct {
 	// Untouched says that nothing was written since Create. Removed says that it has no name any more.
 	Untouched, Removed bool
 	Object             *hearth.Object // the last one that was published and that Options.Published was told of; nil means none
+	Base               *hearth.Object // the last one that was published, whoever was told of it; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
 	File               string         // with its bytes
@@ -91,6 +92,7 @@ type Draft struct {
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
 	attr     Attr
+	wroteAt  time.Time // when bytes or size changed last
 	size     int64
 	file     *os.File // open while pins > 0
 	users    int      // handles
@@ -298,7 +300,7 @@ func (d *Draft) measureLocked(f *os.File) {
 func (d *Draft) wroteLocked(from, to int64) {
 	d.gen++
 	d.attr.ModTime = d.s.o.Now()
-	d.changed = true
+	d.wroteAt, d.changed = d.attr.ModTime, true
 	if d.state == Published || d.state == Staged {
 		d.setLocked(Opened, "")
 	}
@@ -396,7 +398,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data")}
 }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }

@@ -32,6 +32,7 @@ type record struct {
 	Moving  []byte    `json:",omitempty"` // of a directory: the key to which it and all below it are being renamed
 	Size    int64     // when the record was written; after a restart the file's size counts
 	Attr    Attr
+	Wrote   time.Time // when bytes or size changed last
 	State   State
 	Why     string
 	Since   time.Time
@@ -172,7 +173,7 @@ func (d *Draft) save(durable bool) error {
 
 func (d *Draft) recordLocked() *record {
 	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
-		Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
+		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
 		r.State = removed
@@ -194,6 +195,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
+	d.wroteAt = r.Wrote
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {

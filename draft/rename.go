@@ -33,11 +33,12 @@ func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
 	return m.end(ctx)
 }
 
-// Renamed tells a draft that its object was copied: it has the new name, and the object o there. Bytes that were written since
-// it was published are published under that.
-func (d *Draft) Renamed(ctx context.Context, n Name, o hearth.Object) error {
+// Renamed tells a draft that its object, of that ETag, was copied: it has the new name, and the object o there. It returns the
+// ETag that the draft's object had under the old name: another one, if it was published since. What was written or published since
+// is to be published under the new name.
+func (d *Draft) Renamed(ctx context.Context, n Name, etag string, o hearth.Object) (old string, err error) {
 	if err := d.lock(ctx); err != nil {
-		return err
+		return "", err
 	}
 	defer d.unlock()
 	o.Link = n.Link
@@ -46,14 +47,18 @@ func (d *Draft) Renamed(ctx context.Context, n Name, o hearth.Object) error {
 	if d.removed || d.gone {
 		d.mu.Unlock()
 		d.s.mu.Unlock()
-		return nil
+		return etag, nil
 	}
 	d.s.unnameLocked(d)
+	if old = etag; d.base != nil && d.base.ETag != etag {
+		old, d.clean, d.published = d.base.ETag, 0, nil
+		d.setLocked(Opened, "")
+	}
 	d.name, d.named, d.base, d.told, d.changed = n, d.s.o.Now(), &o, &o, true
 	d.s.nameLocked(d)
 	d.mu.Unlock()
 	d.s.mu.Unlock()
-	return d.save(false)
+	return old, d.save(false)
 }
 
 // RenameDir moves the draft of a directory and those of all that is below it, of which nothing was published (else
@@ -63,41 +68,35 @@ func (d *Draft) Renamed(ctx context.Context, n Name, o hearth.Object) error {
 func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info) bool, unwrite func(context.Context, hearth.Object) error) (err error) {
 	all := s.moves(from, to)
 	slices.SortStableFunc(all, func(a, b move) int { return a.d.wrote().Compare(b.d.wrote()) })
-	for i := range all {
-		d := all[i].d
-		if err := d.Hold(); err != nil {
-			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
-		}
-		defer d.Release() // those that are published go then
-	}
 	if err := s.setMoving(from, to.Key); err != nil {
 		return err
 	}
 	slices.Reverse(all) // the directory itself is the last to move: as long as it has its old name, others may have, too
 	moved := 0
-	defer func() {
-		for _, m := range slices.Backward(all[:moved]) {
-			if err != nil {
-				err = errors.Join(err, m.takeBack(context.WithoutCancel(ctx), unwrite))
-			} else {
-				err = m.end(ctx)
-			}
-		}
-		if err != nil {
-			err = errors.Join(err, s.setMoving(from, ""))
+	defer func() { // those that are published go then
+		for _, m := range all[:moved] {
+			m.d.Release()
 		}
 	}()
-	for i := range all {
-		if err := all[i].do(ctx, false); err != nil {
+	defer func() { err = s.endDir(context.WithoutCancel(ctx), from, to, all[:moved], unwrite, err) }()
+	for ; moved < len(all); moved++ {
+		m := &all[moved]
+		if err := m.d.Hold(); err != nil {
 			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
 		}
-		moved++
+		if err := m.do(ctx, false); err != nil {
+			m.d.Release()
+			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
+		}
+		if moved == len(all)-1 && from != to {
+			all = append(all, s.moves(from, to)...) // that were made there meanwhile
+		}
 	}
 	if err := s.setMoving(to, ""); err != nil {
 		return err
 	}
-	slices.Reverse(all)
 	due := slices.DeleteFunc(slices.Clone(all), func(m move) bool { return !publish(m.d.Info()) })
+	slices.Reverse(due)
 	if len(due) == 0 {
 		return nil
 	}
@@ -115,6 +114,23 @@ func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info)
 	}
 	_, err = due[last].d.Publish(ctx)
 	return err
+}
+
+// endDir ends the rename of a directory, or after an error takes it back.
+func (s *Store) endDir(ctx context.Context, from, to Name, moved []move, unwrite func(context.Context, hearth.Object) error, err error) error {
+	if err == nil {
+		for _, m := range moved {
+			err = errors.Join(err, m.end(ctx))
+		}
+		return err
+	}
+	if from != to {
+		err = errors.Join(err, s.setMoving(to, from.Key)) // from here on a restart goes back, too
+	}
+	for _, m := range slices.Backward(moved) {
+		err = errors.Join(err, m.takeBack(ctx, unwrite))
+	}
+	return errors.Join(err, s.setMoving(from, ""))
 }
 
 // moves are the renames of a directory's draft and of all below it.
@@ -166,7 +182,7 @@ func (d *Draft) wrote() time.Time {
 	if d.name.IsDir() {
 		return time.Time{}
 	}
-	return d.attr.ModTime
+	return d.wroteAt
 }
 
 // move is a rename that can be undone until its end.
@@ -272,11 +288,16 @@ func (m *move) restoreLocked() {
 
 // undo gives the names back, if nothing was published and nothing may have been.
 func (m *move) undo(ctx context.Context) error {
-	d, s := m.d, m.d.s
-	if err := d.lock(context.WithoutCancel(ctx)); err != nil { // ErrClosed: the next start takes the names as they are
+	if err := m.d.lock(context.WithoutCancel(ctx)); err != nil { // ErrClosed: the next start takes the names as they are
 		return err
 	}
-	defer d.unlock()
+	defer m.d.unlock()
+	return m.back()
+}
+
+// back is undo for who has busy.
+func (m *move) back() error {
+	d, s := m.d, m.d.s
 	s.mu.Lock()
 	d.mu.Lock()
 	_, taken := s.findLocked(m.from)
@@ -295,6 +316,10 @@ func (m *move) undo(ctx context.Context) error {
 // takeBack undoes a move of a draft that may have been published since, and that somebody holds.
 func (m *move) takeBack(ctx context.Context, unwrite func(context.Context, hearth.Object) error) error {
 	d := m.d
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
 	d.mu.RLock()
 	o := d.base
 	d.mu.RUnlock()
@@ -307,7 +332,7 @@ func (m *move) takeBack(ctx context.Context, unwrite func(context.Context, heart
 		d.setLocked(Staged, "")
 		d.mu.Unlock()
 	}
-	return m.undo(ctx)
+	return m.back()
 }
 
 // end removes what was replaced.

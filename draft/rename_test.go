@@ -285,3 +285,44 @@ func TestKillsWhileADirectoryIsRenamed(t *testing.T) {
 		must(t, next.Close())
 	}
 }
+
+func TestARenameOfADirectoryIsTakenBackBesideAClose(t *testing.T) {
+	// One file of a directory is refused while the writer of another one closes it, and waits to be told to those who know names:
+	// neither is in the bucket in the end, and both are drafts under their old names.
+	f := newFake(part)
+	o := staging(options(t.TempDir(), f))
+	told, goOn := make(chan bool), make(chan bool)
+	o.Published = func(d *Draft, _ hearth.Object) {
+		if d.Info().Key == "d/a" {
+			close(told)
+			<-goOn
+		}
+	}
+	s := open(t, o)
+	tree(t, s, "d.tmp", "a", "b", "c")
+	a, _ := s.Find(Name{"link", "d.tmp/a"})
+	must(t, a.Hold())
+	ended := make(chan error, 1)
+	f.meets = func(_ string, u *hearth.Upload) fault {
+		if u.Key != "d/c" {
+			return works
+		}
+		go func() {
+			_, err := a.Publish(context.Background())
+			ended <- err
+		}()
+		<-told
+		close(goOn)
+		return fails
+	}
+	err := s.RenameDir(t.Context(), Name{"link", "d.tmp/"}, Name{"link", "d/"}, func(i Info) bool { return i.Key != "d/a" },
+		func(ctx context.Context, o hearth.Object) error { return f.Delete(ctx, o.Key, o.ETag) })
+	if !errors.Is(err, errDown) {
+		t.Fatal(err)
+	}
+	must(t, <-ended)
+	if x := a.Info(); x.Key != "d.tmp/a" || !x.Dirty || x.Object != nil || len(f.objects) > 0 {
+		t.Fatalf("%+v, the bucket has %v", x, f.objects)
+	}
+	a.Release()
+}

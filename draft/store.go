@@ -113,7 +113,7 @@ func Open(o Options) (*Store, error) {
 	for _, d := range s.all() {
 		if d.moving != "" && !d.removed && !d.nameless {
 			if err := s.moveOn(d); err != nil {
-				return nil, fmt.Errorf("open drafts: %w", err)
+				s.log("the rename of %s to %s, which was broken off: %v: the next start tries it again", d.name.Key, d.moving, err)
 			}
 		}
 	}

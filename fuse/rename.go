@@ -46,7 +46,9 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 		return syscall.EXDEV
 	case from == to:
 		return nil
-	case only && target != nil && target.Info().Object == nil:
+	case d == nil && resent(in.Unique):
+		return f.renameObject(ctx, in, oldDir, oldName, from, to, target)
+	case only && target != nil && target.Info().Base == nil:
 		return syscall.EEXIST
 	case d == nil:
 		return f.renameObject(ctx, in, oldDir, oldName, from, to, target)
@@ -58,22 +60,81 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	case i.IsDir():
 		return f.renameDir(ctx, i.Name, asDir(to), newDir, newName)
 	}
-	if i.Object == nil {
-		// Before, so that a kernel that asks again does not find it under the old name. The draft has taken its place.
-		if err := f.removeHidden(ctx, &i); err != nil {
-			return err
-		}
+	hidden := f.hidden(ctx, &i)
+	err = d.Rename(ctx, to, only, f.due(to, &i))
+	if now, _, _ := f.write.find(oldDir, oldName); now == nil && errors.Is(err, draft.ErrRemoved) { // published meanwhile, and gone
+		return f.renameObject(ctx, in, oldDir, oldName, from, to, target)
 	}
-	err = d.Rename(ctx, to, only, !f.staged(to) && !f.handles.written(i.ID))
-	switch {
-	case errors.Is(err, draft.ErrPublished):
+	if errors.Is(err, draft.ErrPublished) {
 		if err = f.publishForRename(ctx, d); err != nil {
 			return err
 		}
 		i = d.Info()
-		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Object}, from, to, d, target, only)
-	case err == nil && f.staged(to):
+		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, from, to, d, target, only)
+	}
+	if now := d.Info(); err == nil && now.Dirty && f.due(to, &now) { // the last writer has gone meanwhile
+		_, err = d.Publish(ctx)
+	}
+	f.leave(to)
+	switch {
+	case err != nil && only && errors.Is(err, hearth.ErrConflict):
+		return fmt.Errorf("%w: %w", syscall.EEXIST, err)
+	case err != nil:
+		return err
+	}
+	if hidden != nil {
+		if err := f.removeHidden(ctx, i.ID, hidden); err != nil {
+			return err
+		}
+	}
+	if f.staged(to) {
 		return d.Stage()
+	}
+	return nil
+}
+
+// due reports whether a draft is to be in the bucket once it has a name: not if that is temporary, or somebody writes on. Whoever
+// has closed a staged draft may not have released it yet.
+func (f *fileSystem) due(to draft.Name, i *draft.Info) bool {
+	return !f.staged(to) && (i.State == draft.Staged || !f.handles.written(i.ID))
+}
+
+// leave publishes behind what a rename has left at and below a name, and nobody would publish: a file whose last RELEASE came
+// meanwhile, one that was to be replaced, or of which nobody knows whether it was published.
+func (f *fileSystem) leave(at draft.Name) {
+	f.write.w.Drafts.Below(at.Link, at.Key, func(d *draft.Draft) bool {
+		i := d.Info()
+		if (i.Key == at.Key || at.IsDir()) && i.Users == 0 && i.Dirty && !i.Removed && !f.staged(i.Name) {
+			f.write.w.Publish(d)
+		}
+		return i.Key == at.Key || at.IsDir()
+	})
+}
+
+// hidden is the object that a draft hides under its name. nil means that it hides none.
+func (f *fileSystem) hidden(ctx context.Context, i *draft.Info) *hearth.Object {
+	n, err := f.write.Tree.Node(ctx, i.ID)
+	if err != nil || i.Base != nil || n.Object.Key != i.Key {
+		return nil
+	}
+	return &n.Object
+}
+
+// removeHidden deletes the object that a draft, which has another name or none now, has hidden. Another version of it is somebody
+// else's, and stays.
+func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Object) error {
+	n, unknown := f.write.Tree.Node(ctx, id)
+	up, err := f.write.w.Uploader(o.Link)
+	if err == nil {
+		err = up.Delete(ctx, o.Key, o.ETag)
+	}
+	if errors.Is(err, hearth.ErrConflict) {
+		f.write.w.Doubted(ctx, o.Link, o.Key)
+		return nil
+	}
+	f.wrote(ctx, o.Link, o.Key, nil, 0, err)
+	if unknown == nil && n.Object.Key != o.Key { // the id stands for what was published since
+		f.wrote(ctx, n.Object.Link, n.Object.Key, &n.Object, id, nil)
 	}
 	return err
 }
@@ -90,8 +151,10 @@ func (f *fileSystem) publishForRename(ctx context.Context, d *draft.Draft) error
 // renameObject renames what the tree has under a name.
 func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldDir uint64, oldName string, from, to draft.Name, target *draft.Draft) error {
 	n, err := f.write.lookup(ctx, oldDir, oldName)
-	if resent(in.Unique) && errors.Is(err, fs.ErrNotExist) {
-		return f.renamed(ctx, to, target)
+	if resent(in.Unique) {
+		if done, err := f.renamed(ctx, n, err, to, target); done {
+			return err
+		}
 	}
 	switch {
 	case err != nil:
@@ -102,15 +165,24 @@ func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldD
 	return f.copy(ctx, &n, from, to, nil, target, in.Flags&unix.RENAME_NOREPLACE != 0)
 }
 
-// renamed goes on with a rename that the process before this one has begun, and may have ended: the old name is gone.
-func (f *fileSystem) renamed(ctx context.Context, to draft.Name, d *draft.Draft) error {
+// renamed goes on with a rename that the process before this one has begun, and may have ended. The old name is gone then, or
+// has what the draft has hidden; else it is not done.
+func (f *fileSystem) renamed(ctx context.Context, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
+	at, _ := f.write.Tree.Node(ctx, n.ID)
 	switch {
-	case d == nil || f.staged(to):
-		return nil
-	case d.Info().IsDir():
-		return f.moveDir(ctx, asDir(to), asDir(to))
+	case errors.Is(missing, fs.ErrNotExist):
+	case missing == nil && !n.Dir && (d != nil && d.Info().ID == n.ID || at.Object.Key == to.Key):
+		defer func() { err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object)) }()
+	default:
+		return false, nil
 	}
-	return f.publishForRename(ctx, d)
+	if !f.staged(to) && f.write.hasDrafts(asDir(to)) {
+		return true, f.moveDir(ctx, asDir(to), asDir(to))
+	}
+	if d == nil || f.staged(to) {
+		return true, nil
+	}
+	return true, f.publishForRename(ctx, d)
 }
 
 // copy renames an object, of which d is the draft if somebody has that open still.
@@ -140,18 +212,23 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, from, to draft
 			return err
 		}
 	}
+	old := n.Object.ETag
 	if d != nil {
-		if err := d.Renamed(ctx, to, o); err != nil {
+		if old, err = d.Renamed(ctx, to, old, o); err != nil {
 			return err
 		}
 	}
-	err = up.Delete(ctx, from.Key, n.Object.ETag)
-	if errors.Is(err, hearth.ErrConflict) {
-		err = nil // somebody has written it meanwhile, and that stays
+	if err = up.Delete(ctx, from.Key, old); errors.Is(err, hearth.ErrConflict) { // somebody has written it meanwhile, and that stays
+		f.write.w.Doubted(ctx, from.Link, from.Key)
+		err = nil
+	} else {
+		f.wrote(ctx, from.Link, from.Key, nil, 0, err)
 	}
-	f.wrote(ctx, from.Link, from.Key, nil, 0, err)
 	f.wrote(ctx, to.Link, to.Key, &o, n.ID, nil)
 	f.records.drop(n.ID)
+	if err == nil && d != nil { // a close may have published in between
+		err = f.publishForRename(ctx, d)
+	}
 	return err
 }
 
@@ -165,11 +242,24 @@ func (f *fileSystem) renameDir(ctx context.Context, from, to draft.Name, newDir 
 }
 
 func (f *fileSystem) moveDir(ctx context.Context, from, to draft.Name) error {
-	err := f.write.w.Drafts.RenameDir(ctx, from, to, func(i draft.Info) bool {
-		return !f.staged(i.Name) && !f.handles.written(i.ID)
-	}, func(ctx context.Context, o hearth.Object) error { return f.remove(ctx, o.Link, o.Key) })
+	err := f.write.w.Drafts.RenameDir(ctx, from, to, func(i draft.Info) bool { return f.due(i.Name, &i) }, f.takeBack)
+	f.leave(to)
 	if errors.Is(err, draft.ErrPublished) {
 		return syscall.EXDEV
 	}
+	return err
+}
+
+// takeBack deletes an object that the rename of a directory has written, if nobody has written another one since.
+func (f *fileSystem) takeBack(ctx context.Context, o hearth.Object) error {
+	up, err := f.write.w.Uploader(o.Link)
+	if err == nil {
+		err = up.Delete(ctx, o.Key, o.ETag)
+	}
+	if errors.Is(err, hearth.ErrConflict) {
+		f.write.w.Doubted(ctx, o.Link, o.Key)
+		return nil
+	}
+	f.wrote(ctx, o.Link, o.Key, nil, 0, err)
 	return err
 }

@@ -72,11 +72,14 @@ func TestARenameUnderAWriter(t *testing.T) {
 	w := newWriter(t)
 	node, handle := w.made("a.tmp", "hello")
 	w.is("close of a copy of the descriptor", w.flush(node), ok)
+	w.is("write", w.put(node, 5, "!"), ok)
 	w.is("rename", w.rename("a.tmp", "b.tmp", 0, 0), ok)
+	w.is("write", w.put(node, 5, "?"), ok) // a rename to a temporary name is as a close
 	w.is("rename", w.rename("b.tmp", "b", 0, 0), ok)
 	w.is("requests", w.bucket.requests(), "")
 	w.is("close", w.flush(node), ok)
 	w.is("requests", w.bucket.requests(), "PUT b")
+	w.is("the bucket has", w.bucket.has("b"), "hello?")
 	w.release(node, handle)
 
 	node, handle = w.made("c.tmp", "")
@@ -230,4 +233,207 @@ func TestADirectoryOfDrafts(t *testing.T) {
 	w.is("unlink", w.Unlink(nil, &gofuse.InHeader{NodeId: gone}, "z"), ok)
 	w.is("rmdir", w.rmdir("g.tmp", 0), ok)
 	w.is("drafts", len(w.drafts.All()), 0)
+}
+
+func TestARenameLeavesWhatOthersWrote(t *testing.T) {
+	// The bucket has another one's object of the name, so that close is refused: renamed, the draft is written beside it, and that
+	// stays. So it does when the draft is unlinked.
+	w := newWriter(t)
+	for name, end := range map[string]func() gofuse.Status{
+		"a": func() gofuse.Status { return w.rename("a", "mine", 0, 0) },
+		"b": func() gofuse.Status { return w.unlinked("b", 0) },
+	} {
+		node, handle := w.made(name, "mine")
+		w.bucket.put(name, "other's")
+		w.is("close", w.flush(node), syscall.ESTALE)
+		w.release(node, handle)
+		w.behind = nil // it would be refused again
+		w.is(name, end(), ok)
+		w.is("the other's object", w.bucket.has(name), "other's")
+	}
+	w.is("the bucket has", w.bucket.has("mine"), "mine")
+}
+
+func TestARenameBesideAPublish(t *testing.T) {
+	// A file is renamed while it is published behind: its object is copied, and has the new name alone.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.release(node, handle)
+	d, _ := w.drafts.ID(node)
+	under, goOn := make(chan bool), make(chan bool)
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT a" {
+			close(under)
+			<-goOn
+		}
+		return nil
+	}
+	done := make(chan error)
+	go func() {
+		_, err := d.Publish(context.Background())
+		done <- err
+	}()
+	<-under
+	renamed := make(chan gofuse.Status)
+	go func() { renamed <- w.rename("a", "b", 0, 0) }()
+	close(goOn)
+	w.is("publish", <-done, nil)
+	w.is("rename", <-renamed, ok)
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none hello")
+}
+
+func TestAPublishedFileIsRenamedAfterATakeOver(t *testing.T) {
+	// A file was published and is still open when another process takes the mount over: it is renamed as before.
+	for _, flags := range []uint32{syscall.O_RDONLY, syscall.O_RDWR} {
+		w := newWriter(t)
+		node, handle := w.made("a", "hello")
+		w.is("close", w.flush(node), ok)
+		_, errno := w.open(node, flags)
+		w.is("open", errno, ok)
+		w.release(node, handle)
+		w = w.next()
+		w.is("rename", w.rename("a", "b", 0, 0), ok)
+		w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none hello")
+		w.is("a reader", w.read(node), "hello")
+	}
+}
+
+func TestWhatARenameWasToReplaceIsClosed(t *testing.T) {
+	// The file that a rename is to replace is closed while the upload is under way, which fails then: it is published behind.
+	w := newWriter(t)
+	old, oldHandle := w.made("a", "old")
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.bucket.meets = func(context.Context, string) error {
+		w.is("close of the replaced one", w.flush(old), ok)
+		w.release(old, oldHandle)
+		return fs.ErrPermission
+	}
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("published behind", w.published(), "a")
+	w.is("the bucket has", w.bucket.has("a"), "old")
+}
+
+func TestARenameOfWhichNobodyKnows(t *testing.T) {
+	// Nobody knows whether the rename's upload was done: the file has its new name, and is published behind.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.bucket.meets = func(context.Context, string) error { return hearth.ErrUnanswered }
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), syscall.EIO)
+	w.bucket.meets = nil
+	w.is("published behind", w.published(), "a")
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+}
+
+// copying does something after each copy.
+type copying struct {
+	hearth.Uploader
+	after func()
+}
+
+func (c copying) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (hearth.Object, error) {
+	o, err := c.Uploader.Copy(ctx, u, from)
+	c.after()
+	return o, err
+}
+
+func TestACloseBesideTheCopyOfARename(t *testing.T) {
+	// A writer publishes a file under its old name after that was copied: the new name gets what it wrote, and the old one goes.
+	w := newWriter(t)
+	node, handle := w.made("a", "one")
+	w.is("close", w.flush(node), ok)
+	uploader := w.write.w.Uploader
+	w.write.w.Uploader = func(link string) (hearth.Uploader, error) {
+		up, err := uploader(link)
+		return copying{up, func() {
+			w.is("write", w.put(node, 0, "TWO"), ok)
+			w.is("close", w.flush(node), ok)
+		}}, err
+	}
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.release(node, handle)
+	w.published()
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none TWO")
+}
+
+func TestTheReleaseOfAClosedFileComesLate(t *testing.T) {
+	// The kernel sends RELEASE some time after close(2): a file that was closed is uploaded by its rename all the same. So is a
+	// directory with such a file, also where the RELEASE comes in its midst.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+	w.release(node, handle)
+
+	var out gofuse.EntryOut
+	w.is("mkdir", w.Mkdir(nil, &gofuse.MkdirIn{InHeader: gofuse.InHeader{NodeId: 1}}, "d.tmp", &out), ok)
+	var nodes, handles []uint64
+	for _, name := range []string{"big", "marker"} {
+		var made gofuse.CreateOut
+		w.is("create", w.Create(nil, &gofuse.CreateIn{InHeader: gofuse.InHeader{NodeId: out.NodeId}, Flags: syscall.O_WRONLY}, name, &made), ok)
+		w.is("write", w.put(made.NodeId, 0, name), ok)
+		w.is("close", w.flush(made.NodeId), ok)
+		nodes, handles = append(nodes, made.NodeId), append(handles, made.OpenOut.Fh)
+	}
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT d/big" {
+			w.release(nodes[1], handles[1])
+		}
+		return nil
+	}
+	w.is("rename", w.rename("d.tmp", "d", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("d/big")+" "+w.bucket.has("d/marker"), "big marker")
+	w.release(nodes[0], handles[0])
+	w.is("drafts", len(w.drafts.All()), 0)
+}
+
+func TestANameThatIsNotToBeReplaced(t *testing.T) {
+	// RENAME_NOREPLACE, as mv(1) asks first: of a name that another node has just made it is EEXIST; asked again after a kill it is
+	// the same rename.
+	w := newWriter(t)
+	node, handle := w.made("a.tmp", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.bucket.put("a", "other's")
+	w.is("rename", w.rename("a.tmp", "a", unix.RENAME_NOREPLACE, 0), syscall.EEXIST)
+	d, _ := w.drafts.ID(node)
+	to := d.Info().Name
+	to.Key = "b"
+	if err := d.Rename(t.Context(), to, true, false); err != nil {
+		t.Fatal(err)
+	}
+	w = w.next()
+	w.is("again", w.rename("a.tmp", "b", unix.RENAME_NOREPLACE, again63), ok)
+	w.is("the bucket has", w.bucket.has("b"), "hello")
+}
+
+func TestWhatWasEmptiedIsRenamedAgain(t *testing.T) {
+	// A process is killed after it has moved the name of an object that O_TRUNC had emptied: asked again, the next one deletes the
+	// old key and copies nothing.
+	w := newWriter(t)
+	node, handle := w.made("a", "old")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	node = w.look("a")
+	handle, errno := w.open(node, syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("open", errno, ok)
+	w.is("write", w.put(node, 0, "new"), ok)
+	d, _ := w.drafts.ID(node)
+	to := d.Info().Name
+	to.Key = "b"
+	if err := d.Rename(t.Context(), to, false, false); err != nil {
+		t.Fatal(err)
+	}
+	w.bucket.requests()
+	w = w.next()
+	w.is("again", w.rename("a", "b", 0, again63), ok)
+	w.is("requests", w.bucket.requests(), "DELETE a")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none new")
 }

@@ -367,17 +367,13 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 		return err
 	}
 	i := d.Info() // now: nothing more is published
-	return f.removeHidden(ctx, &i)
-}
-
-// removeHidden deletes the object under a draft's name that is the draft's own, or whose place the draft took.
-func (f *fileSystem) removeHidden(ctx context.Context, i *draft.Info) error {
-	if i.Object == nil && (i.State == draft.Opened || i.State == draft.Staged) { // else there may be one that nobody has told the tree of
-		if _, err := f.write.Tree.Node(ctx, i.ID); err != nil {
-			return nil // the bucket never had one
-		}
+	if hidden := f.hidden(ctx, &i); hidden != nil {
+		return f.removeHidden(ctx, i.ID, hidden)
 	}
-	return f.remove(ctx, i.Link, i.Key)
+	if i.Base == nil {
+		return nil // the bucket never had it, nor a file whose place it took
+	}
+	return f.remove(ctx, at.Link, at.Key)
 }
 
 // remove deletes a key.

@@ -197,12 +197,59 @@ func (n *Node) leftDrafts() error {
 	if err != nil {
 		return err
 	}
-	for _, i := range s.All() {
-		if d, ok := s.ID(i.ID); ok && i.Users == 0 && i.Dirty && !i.Removed && !n.staged(i.Name) {
+	dirs := map[draft.Name]bool{}
+	for _, i := range s.All() { // a directory before what is below it
+		d, ok := s.ID(i.ID)
+		switch {
+		case !ok || !i.Dirty || i.Removed || n.staged(i.Name) || n.within(i.Name, dirs) != nil:
+		case i.IsDir(): // the end of the node broke its rename off
+			dirs[i.Name] = true
+			n.publishDir(s, i.Name)
+		case i.Users == 0:
 			n.publishBehind(d)
 		}
 	}
 	return nil
+}
+
+// within is the uppermost of some directories that a name lies in. nil means that it lies in none.
+func (n *Node) within(name draft.Name, dirs map[draft.Name]bool) *draft.Name {
+	for at, c := range name.Key {
+		if dir := (draft.Name{Link: name.Link, Key: name.Key[:at+1]}); c == '/' && dirs[dir] {
+			return &dir
+		}
+	}
+	return nil
+}
+
+func (n *Node) draftsBelow(name draft.Name) (count int) {
+	n.drafts.store.Load().Below(name.Link, name.Key, func(*draft.Draft) bool { count++; return true })
+	return count
+}
+
+// publishDir publishes the draft of a directory and all below it behind, the file that was written last at the end.
+func (n *Node) publishDir(s *draft.Store, name draft.Name) {
+	d, ok := s.Find(name)
+	if !ok {
+		return
+	}
+	file := d.Info().File
+	n.drafts.behindOf(file, 1)
+	n.group.Go(func() error {
+		defer n.drafts.behindOf(file, -1)
+		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
+			err := s.RenameDir(n.ctx, name, name, func(draft.Info) bool { return true }, nil)
+			if err == nil || n.ctx.Err() != nil {
+				return nil
+			}
+			n.events.Trouble("draft "+name.Link+" "+name.Key, "a directory that was written is not in the bucket yet", "key", name.Key, "cause", err)
+			select {
+			case <-time.After(pause):
+			case <-n.ctx.Done():
+				return nil
+			}
+		}
+	})
 }
 
 // stagedAs tells whether a name is temporary by its link's patterns, and which one it is to get, if that is known.
@@ -223,16 +270,46 @@ func (n *Node) staged(name draft.Name) bool {
 	return staged
 }
 
-// publishStaged publishes what has been closed for long under a temporary name: whoever was to rename it has ended.
+// publishStaged publishes what has been closed for long under a temporary name: whoever was to rename it has ended. A directory
+// goes with all that is below it, once nobody has anything there open.
 func (n *Node) publishStaged(s *draft.Store) {
-	for _, i := range s.All() {
+	all := s.All()
+	dirs := map[draft.Name]bool{}
+	for _, i := range all {
+		if i.IsDir() && i.Dirty && !i.Removed && n.staged(i.Name) {
+			dirs[i.Name] = true
+		}
+	}
+	left := map[draft.Name]time.Duration{} // for how long all of a directory, or a file, has been left alone
+	for _, i := range all {
 		l := n.links.named(i.Link)
-		d, ok := s.ID(i.ID)
-		if !ok || l == nil || i.Users > 0 || !i.Dirty || i.Removed || !n.staged(i.Name) || n.now().Sub(i.Since) < l.Staging.After() || n.drafts.behindOf(i.File, 0) > 0 {
+		if l == nil || !i.Dirty || i.Removed || i.State == draft.Failed || !n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 {
 			continue
 		}
-		n.events.Warn("a file with a temporary name was not renamed: it is published as it is", "link", i.Link, "key", i.Key, "closed", i.Since)
-		n.publishBehind(d)
+		unit := i.Name
+		if dir := n.within(i.Name, dirs); dir != nil {
+			unit = *dir
+		}
+		alone := n.now().Sub(i.Since) - l.Staging.After()
+		if i.Users > 0 {
+			alone = -1
+		}
+		if before, ok := left[unit]; ok {
+			alone = min(alone, before)
+		}
+		left[unit] = alone
+	}
+	for name, alone := range left {
+		d, ok := s.Find(name)
+		if !ok || alone < 0 || n.drafts.behindOf(d.Info().File, 0) > 0 {
+			continue
+		}
+		n.events.Warn("a file with a temporary name was not renamed: it is published as it is", "link", name.Link, "key", name.Key)
+		if name.IsDir() {
+			n.publishDir(s, name)
+		} else {
+			n.publishBehind(d)
+		}
 	}
 }
 

@@ -183,10 +183,10 @@ func (n *Node) told(i *draft.Info) status.Draft {
 		d.Why = strings.TrimPrefix(cmp.Or(d.Path, d.URL)+": "+d.Why, ": ") + "; copy the file away if you need it, then hearth drafts drop it"
 	case i.Removed: // another draft has its name
 		d.Name, d.Why = d.File, cmp.Or(d.Path, d.URL)+": "+d.Why
-	case i.State == draft.Opened && i.Users == 0 && n.staged(i.Name):
-		d.State = status.DraftStaged
-	case i.State == draft.Opened && i.Users == 0:
-		d.State = status.DraftWaiting
+	case i.State == draft.Opened && i.Users == 0, i.State == draft.Staged:
+		if d.State = status.DraftWaiting; n.staged(i.Name) {
+			d.State = status.DraftStaged
+		}
 	}
 	d.KeepBytes()
 	return d
@@ -345,6 +345,8 @@ func (n *Node) dropDraft(ctx context.Context, asked string, force bool) (*status
 	switch {
 	case d == nil:
 		return nil, noDraft(asked)
+	case i.IsDir() && n.draftsBelow(i.Name) > 1:
+		return nil, &admin.Error{Kind: admin.KindRefused, Message: asked + " is a directory with files that are not in the bucket: drop those first (hearth drafts lists them)"}
 	case force:
 	case i.Users > 0:
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("%s is open: who writes it would write into nothing; close it first, or drop it with --force", asked)}
