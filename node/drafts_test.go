@@ -1,0 +1,112 @@
+package node
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/internal/hearthtest"
+)
+
+// keysOf are the keys of a bucket.
+func keysOf(t *testing.T, s *hearthtest.Server) string {
+	t.Helper()
+	r, err := s.Request(t.Context(), http.MethodGet, "data", "", url.Values{"list-type": {"2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Body.Close() }() // it was only read
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, part := range strings.Split(string(text), "<Key>")[1:] {
+		key, _, _ := strings.Cut(part, "</Key>")
+		keys = append(keys, key)
+	}
+	return strings.Join(keys, " ")
+}
+
+// staged makes a closed draft with a temporary name.
+func staged(t *testing.T, n *Node, key, text string) *draft.Draft {
+	t.Helper()
+	d := written(t, n, key, text, 0)
+	if err := d.Stage(); err != nil {
+		t.Fatal(err)
+	}
+	d.Release()
+	return d
+}
+
+func TestWhatNobodyRenamesIsPublished(t *testing.T) {
+	// What was closed under a temporary name is published as it is once it has been left alone for staging_age. A directory goes
+	// as a whole: not while anything in it is younger, or open.
+	s, _, c := outage(t, "immutable")
+	var late atomic.Int64
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+	})
+	staged(t, n, "a.tmp", "a")
+	staged(t, n, "d.tmp/", "")
+	staged(t, n, "d.tmp/x", "x")
+	open := written(t, n, "d.tmp/y", "y", 0)
+	store := n.drafts.store.Load()
+	n.publishStaged(store)
+	late.Store(int64(time.Hour))
+	n.publishStaged(store)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return keysOf(t, s) == "a.tmp dir/known" }) {
+		t.Fatalf("the bucket has %q", keysOf(t, s))
+	}
+	if err := open.Stage(); err != nil {
+		t.Fatal(err)
+	}
+	open.Release()
+	n.publishStaged(store)
+	if got := draftsOf(t, client(t, n)); len(got) != 3 || got["/d.tmp/y"].State != "staged" {
+		t.Fatalf("%+v", got)
+	}
+	late.Store(int64(2 * time.Hour))
+	n.publishStaged(store)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return keysOf(t, s) == "a.tmp d.tmp/ d.tmp/x d.tmp/y dir/known" }) {
+		t.Fatalf("the bucket has %q", keysOf(t, s))
+	}
+}
+
+func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {
+	// The node was killed when a directory had its new name and nothing of it was in the bucket: the next one publishes all of it, the
+	// file that was written last at the end. What has a temporary name stays.
+	s, _, c := outage(t, "immutable")
+	n := start(t, "", func(o *Config) { c.with(o) })
+	for _, key := range []string{"d.tmp/", "d.tmp/a", "d.tmp/b", "left.tmp", "d.tmp/marker"} {
+		staged(t, n, key, key[strings.LastIndexByte(key, '/')+1:])
+	}
+	store := n.drafts.store.Load()
+	link := n.links.list()[0].name
+	if err := store.RenameDir(t.Context(), draft.Name{Link: link, Key: "d.tmp/"}, draft.Name{Link: link, Key: "d/"}, func(draft.Info) bool { return false }, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = start(t, "", func(o *Config) { c.with(o) })
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return strings.Contains(keysOf(t, s), "d/marker") }) {
+		t.Fatalf("the bucket has %q", keysOf(t, s))
+	}
+	if got := keysOf(t, s); got != "d/ d/a d/b d/marker dir/known" {
+		t.Errorf("when the last file was there, the bucket had %q", got)
+	}
+	if got := draftsOf(t, client(t, n)); got["/left.tmp"].State != "staged" {
+		t.Errorf("%+v", got)
+	}
+}
