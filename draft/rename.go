@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -81,7 +82,11 @@ func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info)
 	defer func() { err = s.endDir(context.WithoutCancel(ctx), from, to, all[:moved], unwrite, err) }()
 	for ; moved < len(all); moved++ {
 		m := &all[moved]
-		if err := m.d.Hold(); err != nil {
+		if err := m.d.Hold(); errors.Is(err, syscall.ESTALE) && from == to { // it was published meanwhile, and is gone
+			all = slices.Delete(all, moved, moved+1)
+			moved--
+			continue
+		} else if err != nil {
 			return fmt.Errorf("rename drafts to %s: %w", to.Key, err)
 		}
 		if err := m.do(ctx, false); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -325,4 +326,35 @@ func TestARenameOfADirectoryIsTakenBackBesideAClose(t *testing.T) {
 		t.Fatalf("%+v, the bucket has %v", x, f.objects)
 	}
 	a.Release()
+}
+
+func TestADirectoryIsPublishedByTwo(t *testing.T) {
+	// After a kill the next process publishes a directory by itself, and is asked for its rename again: both succeed, each file is
+	// sent once, whichever is first.
+	f := newFake(part)
+	s := open(t, staging(options(t.TempDir(), f)))
+	tree(t, s, "d", "a", "b", "c")
+	dir := Name{"link", "d/"}
+	all := func(Info) bool { return true }
+	moves := s.moves(dir, dir)
+	must(t, s.RenameDir(t.Context(), dir, dir, all, nil))
+	for _, m := range moves {
+		if err := m.d.Hold(); !errors.Is(err, syscall.ESTALE) {
+			t.Fatalf("a draft that is gone is held: %v", err)
+		}
+	}
+	s.mu.Lock() // as if the second had found them before
+	for i := range moves {
+		s.nameLocked(moves[i].d)
+	}
+	s.mu.Unlock()
+	must(t, s.RenameDir(t.Context(), dir, dir, all, nil))
+	if n := f.count("Put"); n != 4 {
+		t.Fatalf("%d PUTs", n)
+	}
+	s.mu.Lock()
+	for i := range moves {
+		s.unnameLocked(moves[i].d)
+	}
+	s.mu.Unlock()
 }
