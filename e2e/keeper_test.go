@@ -862,7 +862,7 @@ func keptCannotStart(e *env) {
 		return obstacle{"a full disk: " + dir, dir + "/cache", func() { e.takeAll(taken) }, func() { e.must(os.Remove(taken), "make room") }, ""}
 	}
 	for _, x := range []obstacle{
-		{"a newer version's directory", "newer", func() { e.relabel("newer", 1) }, func() { e.relabel("newer", -1) }, "run the newer hearth"},
+		{"a newer version's directory", "newer", func() { e.relabel("newer", 7) }, func() { e.relabel("newer", -7) }, "run the newer hearth"},
 		fills("full"), fills("full-ext4"),
 	} {
 		e.meets(o, list, x)
