@@ -255,6 +255,7 @@ func TestWhatWaitsGoesTogether(t *testing.T) {
 		}
 		close(p.answer)
 		work.Wait()
+		synctest.Wait() // who answered the last one takes the line away
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if len(o.lines) > 0 {
