@@ -223,6 +223,7 @@ func TestSlowDownShrinks(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
+		synctest.Wait() // steps that end at this moment are followed by the next
 		if most, flying := g.Steps(); most != mostSteps || flying < mostSteps-6 {
 			t.Errorf("%d of %d steps of an origin that has enough for all", flying, most)
 		}
