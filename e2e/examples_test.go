@@ -49,7 +49,7 @@ func examples(e *env) {
 			}
 		}
 		for _, line := range append(slices.Concat(lines["drafts"], lines["drafts ls"]), lines["drafts publish"][1]) {
-			e.sh(o, line+" && echo listed") // a list in lines is empty
+			e.sh(o, "sh -c '"+line+" && echo listed'") // a list in lines is empty
 		}
 		for i, line := range lines["jobs retry"] {
 			e.sh(o, line)
