@@ -43,6 +43,7 @@ func keeperScenarios() []scenario {
 			}, run: keptReplaced},
 		{name: "kept-drained", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 upgrades, 100 files" }, run: keptDrained},
 		{name: "kept-hand-over", root: true, issue: "keeper", from: all, limit: 5 * time.Minute, origin: behind, size: func(level) string { return "60 kills 0 to 120 ms after a start, 2,000 files" }, run: keptHandOver},
+		{name: "kept-ended", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "16 ends 0 to 150 ms after a kill" }, run: keptEnded},
 		{name: "kept-oom", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "200 files" }, run: keptOOM},
 		{name: "kept-daemon", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptDaemon},
 		{name: "kept-away", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "20 files" }, run: keptAway},
@@ -475,6 +476,20 @@ func keptHandOver(e *env) {
 	h.reads(20)
 	end()
 	h.quit()
+}
+
+// keptEnded has the node killed and, ever later, its keeper told to end: while no node runs, while one starts, takes the
+// mount over, or has just begun to serve it. Each time the mount is gone, and all has ended without a complaint.
+func keptEnded(e *env) {
+	o := e.origin()
+	e.load(o, e.set("D1", 1, 2, 1, 2))
+	for after := time.Duration(0); after < 160*time.Millisecond && !e.Failed(); after += 10 * time.Millisecond {
+		h := e.mount(o, settings{keep: true})
+		e.must(syscall.Kill(h.status().PID, syscall.SIGKILL), "kill the node")
+		time.Sleep(after)
+		_ = h.Process.Signal(syscall.SIGTERM)
+		h.ended()
+	}
 }
 
 // keptOOM has a node in a memory cgroup killed by the kernel, since the limit was lowered below what it has. The keeper is

@@ -70,7 +70,7 @@ func runsNode(c *cli.Common, change func(*settings.Settings)) func(*cobra.Comman
 type serving struct {
 	*cli.Common
 	log *nodeLog
-	up  atomic.Bool // it serves; set before the line that says so
+	up  atomic.Bool // it serves, or the node before it did; set before the line that says so
 }
 
 // run starts a node and serves until it is told to end. mount is the mount of `hearth mount`: the
@@ -86,6 +86,8 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.Mount
 	defer cancel(nil)
 	ctx, release := c.Limit(ctx)
 	defer release()
+	k := config.Keeper
+	c.up.Store(k != nil && k.Begin.Starts > 1) // to its users the node has been up all along
 	starting := make(chan error, 1)
 	var n *node.Node
 	go func() {
@@ -95,7 +97,7 @@ func (c *serving) run(cmd *cobra.Command, config node.Config, mount *admin.Mount
 	}()
 	if err := daemonStarted(starting, signals, c.up.Load, cancel); err != nil {
 		// The next node may serve what the last one has left: Close would take it away.
-		if k := config.Keeper; n != nil && (k == nil || len(k.Mounts) == 0 || errors.Is(context.Cause(ctx), cli.ErrInterrupted)) {
+		if n != nil && (k == nil || len(k.Mounts) == 0 || errors.Is(context.Cause(ctx), cli.ErrInterrupted)) {
 			_ = n.Close()
 		}
 		err = cli.Because(ctx, err)

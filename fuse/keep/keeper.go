@@ -51,6 +51,8 @@ const (
 	// steady is how long a node serves that has no fault at its start. One that ends by itself before is started again with
 	// pauses, though it has served.
 	steady = 10 * time.Second
+	// longestHold is how long a signal to end waits for a node that starts.
+	longestHold = 10 * time.Second
 )
 
 // keeper is the state of Run. It belongs to one goroutine.
@@ -59,9 +61,12 @@ type keeper struct {
 	mounts []Mount // in the order in which they were made
 	begin  Begin
 	served bool      // a node has served
-	ending bool      // none is started again
+	ending bool      // none is started again, but for
+	last   bool      // one that takes the mounts away
 	since  time.Time // when the present node began to serve; 0: it has not
 	pause  time.Duration
+	held   os.Signal     // ends the next node once it serves: only one that serves can take the mounts away
+	hold   *time.Timer   // the end of held
 	out    *time.Timer   // the end of the patience; runs while users wait
 	waits  chan struct{} // closed when they wait no longer; nil: nobody waits
 }
@@ -69,7 +74,8 @@ type keeper struct {
 // Run starts the node, again and again, until it has ended for good. It returns the node's exit code. An error means that
 // it could not be started.
 func Run(o Options) (code int, err error) {
-	k := &keeper{Options: o, out: time.NewTimer(time.Hour)}
+	k := &keeper{Options: o, hold: time.NewTimer(time.Hour), out: time.NewTimer(time.Hour)}
+	k.hold.Stop()
 	k.out.Stop()
 	defer k.drop()
 	defer k.awaited()
@@ -100,6 +106,11 @@ func Run(o Options) (code int, err error) {
 			k.begin.Ended = time.Now()
 		}
 		k.part()
+		if k.ending && len(k.mounts) > 0 && !k.last && n != nil && (n.leaves || code > 128) {
+			k.last = true // it takes away what this one has left: the signal came too late for it
+			k.holdBack(syscall.SIGTERM)
+			continue
+		}
 		if k.ending || !k.served && len(k.mounts) == 0 {
 			return code, nil
 		}
@@ -267,6 +278,8 @@ func (k *keeper) attend(n *child) (code int, cause string) {
 			}
 		case s := <-k.Signals:
 			k.pass(n, s)
+		case <-k.hold.C:
+			k.release(n)
 		case <-k.out.C:
 			k.giveUp(n)
 		}
@@ -299,6 +312,7 @@ func (k *keeper) obey(n *child, p packet) {
 			k.Serves()
 		}
 		k.served, k.since = true, time.Now()
+		k.release(n)
 	}
 }
 
@@ -337,12 +351,33 @@ func (k *keeper) tell(p packet) {
 	}()
 }
 
-// pass passes a signal on.
+// pass passes a signal on. One to end waits for a node that takes over, unless it comes a second time.
 func (k *keeper) pass(n *child, s os.Signal) {
+	again := k.held != nil
 	if s != syscall.SIGHUP {
 		k.ending = true
 	}
+	if s != syscall.SIGHUP && s != syscall.SIGABRT && k.served && k.since.IsZero() && !again {
+		k.holdBack(s)
+		return
+	}
 	_ = n.process.Signal(s) // if it has just ended, so does this process
+}
+
+// holdBack keeps a signal to end for the next node.
+func (k *keeper) holdBack(s os.Signal) {
+	k.ending, k.held = true, s
+	k.hold.Reset(longestHold)
+}
+
+// release sends a node what was held back for it.
+func (k *keeper) release(n *child) {
+	if k.held == nil {
+		return
+	}
+	k.hold.Stop()
+	_ = n.process.Signal(k.held) // if it has just ended, so does this process
+	k.held = nil
 }
 
 // giveUp has the kernel end the connections, since no node came in time. A node that starts is killed where only the end of
@@ -396,7 +431,12 @@ func (k *keeper) rest() bool {
 		case <-pause.C:
 			return true
 		case s := <-k.Signals:
-			if s != syscall.SIGHUP {
+			switch {
+			case s == syscall.SIGHUP:
+			case len(k.mounts) > 0:
+				k.holdBack(s)
+				return true
+			default:
 				return false
 			}
 		case <-k.out.C:

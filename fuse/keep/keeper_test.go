@@ -102,6 +102,17 @@ func fakeNode(report string, lives []string) int {
 			_, err = k.socket.Write([]byte("{"))
 		case "wait": // for a signal
 			<-signals
+		case "start": // until the test has sent one, which is not to come yet
+			for err == nil {
+				if _, err := os.Stat(report + ".sent"); err == nil {
+					break
+				}
+				select {
+				case <-signals:
+					return 8
+				case <-time.After(time.Millisecond):
+				}
+			}
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -270,8 +281,40 @@ func keeperProcess(args []string) int {
 	return code
 }
 
+func TestASignalWaitsForANodeThatTakesOver(t *testing.T) {
+	// Who ends a node while the next one starts gets the mounts taken away all the same: the signal reaches the node once it
+	// serves. It is sent after one that ended by itself, too, and after one that made way for another version.
+	t.Parallel()
+	for _, first := range []string{"keep=1,serve,kill", "keep=1,serve,exit=3", "keep=1,serve,exit=0"} {
+		r := newRig(t, first, "start,serve,wait,drop=1,exit=0", "exit=9")
+		go func() {
+			hearthtest.Eventually(t.Context(), time.Minute, func() bool { return len(r.lives()) == 2 })
+			r.signals <- syscall.SIGTERM
+			if err := os.WriteFile(r.report+".sent", nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}()
+		if code := r.run(); code != 0 || len(r.lives()) != 2 {
+			t.Errorf("%s: exit code %d after %q", first, code, r.lives())
+		}
+		if text, err := os.ReadFile(r.report + ".abort1"); err != nil || len(text) > 0 {
+			t.Errorf("%s: the mount's connection was ended: %q, %v", first, text, err)
+		}
+	}
+	// One that cannot be had to serve gets it at the second signal.
+	r := newRig(t, "keep=1,serve,kill", "start,serve,wait,drop=1,exit=0")
+	go func() {
+		hearthtest.Eventually(t.Context(), time.Minute, func() bool { return len(r.lives()) == 2 })
+		r.signals <- syscall.SIGTERM
+		r.signals <- syscall.SIGTERM
+	}()
+	if code := r.run(); code != 8 {
+		t.Errorf("exit code %d after %q", code, r.lives())
+	}
+}
+
 func TestASignalEndsTheNodeForGood(t *testing.T) {
-	// SIGTERM goes to the node, which is not started again however it ends. Where none runs, the keeper ends.
+	// SIGTERM goes to the node, which is not started again when it has ended, and once when it was killed, to take the mounts away.
 	t.Parallel()
 	for _, lives := range [][]string{{"keep=1,serve,wait,exit=7"}, {"keep=1,serve,wait,kill"}, {"keep=1,serve,kill", "exit=1"}} {
 		r := newRig(t, lives...)
@@ -285,8 +328,8 @@ func TestASignalEndsTheNodeForGood(t *testing.T) {
 				}
 			}
 		}()
-		if code := r.run(); code == 0 {
-			t.Errorf("%q: exit code 0", lives)
+		if code := r.run(); code == 0 || len(r.lives()) > 2 {
+			t.Errorf("%q: exit code %d after %q", lives, code, r.lives())
 		}
 	}
 }
