@@ -33,6 +33,8 @@ type fakeArea struct {
 	stall   chan struct{} // of put
 	hang    chan struct{} // of get, until it is closed
 	asked   int
+	leaving int64       // allocated for what was evicted, and is still read
+	leaves  func() bool // whether it has gone; nil: at once
 }
 
 func newFakeArea() *fakeArea {
@@ -133,6 +135,9 @@ func (a *fakeArea) dropLocked(id hearth.ID) bool {
 		a.size -= allocated(len(data))
 		delete(a.held, id)
 	}
+	if ok && a.leaves != nil {
+		a.leaving += allocated(len(data))
+	}
 	return ok
 }
 
@@ -183,7 +188,10 @@ func (a *fakeArea) forget(version [16]byte, blocks int64) {
 func (a *fakeArea) used() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.size
+	if a.leaves == nil || a.leaves() {
+		a.leaving = 0
+	}
+	return a.size + a.leaving
 }
 
 func (a *fakeArea) sync() error {

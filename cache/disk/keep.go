@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,9 +14,10 @@ import (
 )
 
 // Keep is Put that waits for room in the queue and evicts the entries that are worth least. It
-// returns when the block is written, or says why it is not kept.
+// returns when the block is written, or says why it is not kept. A full directory is asked twice, with
+// Options.Check between.
 func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error {
-	for {
+	for full := false; ; {
 		d, err := s.target(b, v)
 		if err != nil {
 			return err
@@ -40,8 +42,17 @@ func (s *Store) Keep(ctx context.Context, b hearth.Block, v *hearth.View) error 
 			return fmt.Errorf("keep block %v: %w", b.ID(), err)
 		}
 		select {
-		case err := <-done:
+		case err = <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("keep block %v: %w", b.ID(), context.Cause(ctx))
+		}
+		if full || !errors.Is(err, ErrFull) {
 			return err
+		}
+		// What was evicted may still count: a file whose last reader has just gone, pages that small blocks share.
+		full = true
+		select {
+		case <-time.After(d.opt.Check):
 		case <-ctx.Done():
 			return fmt.Errorf("keep block %v: %w", b.ID(), context.Cause(ctx))
 		}

@@ -207,6 +207,23 @@ func TestLargeFilesGoByExtents(t *testing.T) {
 	}
 }
 
+func TestAKeepWaitsForWhatLeaves(t *testing.T) {
+	// All that may go was evicted for a Keep, and still counts, since somebody had it open. The Keep finds its room a little later.
+	r := newRig(t, Options{Dirs: []DirOptions{{Budget: 8 << 20}}})
+	n := fill(r, 0)
+	before := r.dirs[0].declined.Load()
+	a := r.area(0)
+	a.mu.Lock()
+	a.leaves = func() bool { return r.dirs[0].declined.Load() > before }
+	a.mu.Unlock()
+	o := small(9000, 100_000)
+	v := hearthtest.View(t, r.pool, o.Block(0), 0)
+	defer v.Release()
+	if err := r.Keep(t.Context(), o.Block(0), v); err != nil || r.dirs[0].declined.Load() != before+1 {
+		t.Errorf("a Keep beside %d blocks that leave: %v, declined %d times", n, err, r.dirs[0].declined.Load()-before)
+	}
+}
+
 func TestTheFloorWinsOverPins(t *testing.T) {
 	// All of a directory is pinned: a Keep finds no room. When others fill the file
 	// system it goes all the same, since the floor is a promise.
