@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"strings"
@@ -62,7 +61,7 @@ type Info struct {
 	// Untouched says that nothing was written since Create. Removed says that it has no name any more.
 	Untouched, Removed bool
 	Object             *hearth.Object // the last one that was published and that Options.Published was told of; nil means none
-	Base               *hearth.Object // the last one that was published, whoever was told of it; nil means none
+	Base               *hearth.Object // that, whoever was told of it, or the one that the draft changes; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
 	File               string         // with its bytes
@@ -95,6 +94,9 @@ type Draft struct {
 	wroteAt  time.Time // when bytes or size changed last
 	size     int64
 	file     *os.File // open while pins > 0
+	ext      *extents // what the file has of its own; nil means all
+	began    int64    // the size of the base with which it began, if ext is not nil
+	journal  *os.File // of ext, open with file
 	users    int      // handles
 	pins     int      // those, and a publish that runs
 	blocks   int64    // bytes allocated, when file was closed
@@ -106,7 +108,7 @@ type Draft struct {
 
 	gen       uint64         // of the bytes: one more with each write
 	clean     uint64         // the generation that base was made of; 0 means none
-	base      *hearth.Object // the last object that was published
+	base      *hearth.Object // the last object that was published, or that the draft began with: what is no extent is its
 	published *attempt       // what base was made of
 	told      *hearth.Object // of which Options.Published has returned
 	recovered bool           // since the restart the file was not compared with what was published or sent
@@ -160,6 +162,12 @@ func (d *Draft) pinLocked() error {
 		if err != nil {
 			return fmt.Errorf("open draft: %w", err)
 		}
+		if d.ext != nil {
+			if d.journal, err = os.OpenFile(d.path(extentsName), os.O_RDWR, 0); err != nil {
+				_ = f.Close() // nothing was written
+				return fmt.Errorf("open draft: %w", err)
+			}
+		}
 		d.file = f
 	}
 	d.pins++
@@ -210,8 +218,28 @@ func (d *Draft) closeLocked() error {
 		d.blocks = 0
 	}
 	err := d.file.Close()
-	d.file = nil
+	if d.journal != nil {
+		err = errors.Join(err, d.journal.Close())
+	}
+	d.file, d.journal = nil, nil
 	return err
+}
+
+// noteLocked changes the journal of the extents, which it opens if the draft's file is not open.
+func (d *Draft) noteLocked(change func(journal *os.File) error) error {
+	if d.ext == nil {
+		return nil
+	}
+	f := d.journal
+	if f == nil {
+		opened, err := os.OpenFile(d.path(extentsName), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = opened.Close() }() // who needs what was written syncs it
+		f = opened
+	}
+	return change(f)
 }
 
 // fileLocked is the open file, or opens it for one operation.
@@ -251,9 +279,12 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := pwrite(f, p, off)
+	end := off + int64(n)
+	if noted := d.noteLocked(func(journal *os.File) error { return d.ext.add(journal, off, end) }); noted != nil {
+		n, end, err = 0, off, noted
+	}
 	d.measureLocked(f)
 	done()
-	end := off + int64(n)
 	d.wroteLocked(min(off, d.size), off+int64(len(p))) // a disk that fails may have changed more than it says
 	d.size = max(d.size, end)
 	if off != d.next {
@@ -309,13 +340,43 @@ func (d *Draft) wroteLocked(from, to int64) {
 	}
 }
 
-// ReadAt reads bytes; holes are zeros. It is io.EOF at the end.
-func (d *Draft) ReadAt(p []byte, off int64) (int, error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.readLocked(p, off)
+// Read reads bytes; what was never written is zeros, or the base's. It is io.EOF at the end, and hearth.ErrStale if the bucket
+// has not got the base any more, nor anybody of the ring.
+func (d *Draft) Read(ctx context.Context, p []byte, off int64) (n int, err error) {
+	for range rounds {
+		d.mu.RLock()
+		n, err = d.readLocked(p, off)
+		holes, base, pending := d.ext.holes(extent{off, off + int64(n)}), d.base, d.pending != nil
+		d.mu.RUnlock()
+		if len(holes) == 0 {
+			return n, err
+		}
+		failed := d.s.fill(ctx, base, p[:n], off, holes)
+		if failed == nil {
+			return n, err
+		}
+		d.mu.RLock()
+		same := d.base == base
+		d.mu.RUnlock()
+		switch {
+		case !errors.Is(failed, hearth.ErrStale):
+			return 0, failed
+		case !same: // it was published meanwhile
+		case pending: // it was, perhaps, by the process before
+			if _, asked := d.Publish(ctx); asked != nil {
+				return 0, errors.Join(failed, asked)
+			}
+		default:
+			return 0, failed
+		}
+	}
+	return 0, fmt.Errorf("read %s: it is published faster than it is read: %w", d.Info().Key, hearth.ErrStale)
 }
 
+// ReadAt is Read until the store is closed.
+func (d *Draft) ReadAt(p []byte, off int64) (int, error) { return d.Read(d.s.ctx, p, off) }
+
+// readLocked reads the draft's file. Its holes are zeros.
 func (d *Draft) readLocked(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -331,7 +392,20 @@ func (d *Draft) readLocked(p []byte, off int64) (int, error) {
 	return f.ReadAt(p, off)
 }
 
-// Truncate sets the size in bytes. What is new is a hole.
+// fill puts bytes of a base into the holes of what was read at off.
+func (s *Store) fill(ctx context.Context, base *hearth.Object, p []byte, off int64, holes []extent) error {
+	for _, x := range holes {
+		if s.o.Base == nil {
+			return fmt.Errorf("read %s, which is being changed: nobody reads the bucket", base.Key)
+		}
+		if err := s.o.Base(ctx, base, p[x.from-off:x.to-off], x.from); err != nil {
+			return fmt.Errorf("read what is not being changed of %s: %w", base.Key, err)
+		}
+	}
+	return nil
+}
+
+// Truncate sets the size in bytes. What is new is zeros.
 func (d *Draft) Truncate(size int64) error {
 	if size < 0 {
 		return syscall.EINVAL
@@ -346,13 +420,15 @@ func (d *Draft) Truncate(size int64) error {
 	if size == d.size {
 		return nil
 	}
+	// First the file: what a kill leaves then is shorter, and no zeros stand where the base does.
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
+	noted := d.noteLocked(func(journal *os.File) error { return d.ext.shrink(journal, size) })
 	d.measureLocked(f)
 	d.wroteLocked(min(size, d.size), max(size, d.size))
 	d.size = size
-	return nil
+	return noted
 }
 
 // SetAttr changes the attributes. The bytes stay published, if they were.
@@ -367,20 +443,44 @@ func (d *Draft) SetAttr(change func(*Attr)) {
 // Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there.
 func (d *Draft) Sync() error {
 	d.mu.Lock()
-	err := d.pinLocked()
-	f, changed, files := d.file, d.changed || !d.durable, !d.removed && !d.gone
+	changed, files := d.changed || !d.durable, !d.removed && !d.gone
 	d.mu.Unlock()
-	if err != nil {
+	if err := d.syncBytes(); err != nil {
 		return err
-	}
-	defer d.unpin()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync draft: %w", err)
 	}
 	if !files || !changed {
 		return nil
 	}
 	return d.save(true)
+}
+
+// syncBytes has the disk take the bytes, and which are the draft's own.
+func (d *Draft) syncBytes() error {
+	d.mu.Lock()
+	err := d.pinLocked()
+	f, journal := d.file, d.journal
+	var rows int64
+	var due bool
+	if d.ext != nil {
+		rows, due = d.ext.seal()
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer d.unpin()
+	if err = f.Sync(); err == nil && due { // the rows, before the row that says so
+		if err = journal.Sync(); err == nil {
+			d.mu.Lock()
+			err = d.ext.mark(journal, rows)
+			d.mu.Unlock()
+		}
+		err = errors.Join(err, journal.Sync())
+	}
+	if err != nil {
+		return fmt.Errorf("sync draft: %w", err)
+	}
+	return nil
 }
 
 // Stage is the close of a draft with a temporary name: it is on the disk, as Sync has it, and stays there.
@@ -467,8 +567,8 @@ func (d *Draft) vanish() error {
 		if err := d.erase(); err != nil {
 			return err
 		}
-	} else if err := os.Remove(d.path(".data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove draft: %w", err)
+	} else if err := d.eraseBytes(); err != nil {
+		return err
 	}
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()

@@ -179,8 +179,41 @@ func (f *fakeUploader) PutPart(ctx context.Context, u *hearth.Upload, id string,
 	return p, err
 }
 
-func (f *fakeUploader) CopyPart(context.Context, *hearth.Upload, string, int, *hearth.Object, int64, int64) (hearth.Part, error) {
-	return hearth.Part{}, errors.ErrUnsupported
+func (f *fakeUploader) CopyPart(ctx context.Context, u *hearth.Upload, id string, number int, from *hearth.Object, off, n int64) (p hearth.Part, err error) {
+	err = f.do(ctx, "CopyPart", u, func() error {
+		x, err := f.upload(u, id)
+		if err != nil {
+			return err
+		}
+		o, there := f.objects[from.Key]
+		switch {
+		case !there || o.etag != from.ETag:
+			return hearth.ErrStale
+		case !u.Copies:
+			f.bad = append(f.bad, "a copy in an upload without")
+		}
+		x.parts[number] = slices.Clone(o.data[off : off+n])
+		p = hearth.Part{Number: number, Size: n, ETag: etagOf(x.parts[number])}
+		return nil
+	})
+	return p, err
+}
+
+// base reads an object as a node does: only what the bucket still has.
+func (f *fakeUploader) base(_ context.Context, o *hearth.Object, p []byte, off int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls["Base"]++
+	x, there := f.objects[o.Key]
+	if !there || x.etag != o.ETag {
+		return hearth.ErrStale
+	}
+	if off+int64(len(p)) > int64(len(x.data)) {
+		f.bad = append(f.bad, fmt.Sprintf("[%d, %d) of %d bytes", off, off+int64(len(p)), len(x.data)))
+		return io.ErrUnexpectedEOF
+	}
+	copy(p, x.data[off:])
+	return nil
 }
 
 func (f *fakeUploader) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o hearth.Object, err error) {

@@ -166,6 +166,8 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 			again, err = d.multipart(ctx, up, size)
 		}
 		switch {
+		case errors.Is(err, hearth.ErrStale): // the base is gone, so that the name has another object
+			return hearth.Object{}, errors.Join(fmt.Errorf("%w: %w", hearth.ErrConflict, err), d.giveUp(ctx, up))
 		case err != nil:
 			return hearth.Object{}, err
 		case !again:
@@ -179,8 +181,16 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 func (d *Draft) compare() {
 	d.mu.Lock()
 	d.recovered = false
+	if d.published == nil && d.ext.untouched(d.size) && d.base.Size == d.size { // it was opened, and not written
+		d.clean = d.gen
+	}
+	clean := d.isCleanLocked()
 	d.mu.Unlock()
-	if d.published == nil || d.isPublished() {
+	switch {
+	case clean:
+		d.finish(Published)
+		return
+	case d.published == nil:
 		return
 	}
 	if gen, same := d.same(d.published); same {
@@ -195,12 +205,16 @@ func (d *Draft) compare() {
 func (d *Draft) finish(state State) {
 	d.mu.Lock()
 	d.setLocked(state, "")
-	gone := d.removed
+	gone, durable := d.removed, d.durable
 	d.mu.Unlock()
 	if gone {
 		return
 	}
-	if err := errors.Join(d.save(false), d.syncNames()); err != nil {
+	var err error
+	if durable { // else a power cut could leave less than what was published, which would be published again
+		err = d.syncBytes()
+	}
+	if err = errors.Join(err, d.save(false), d.syncNames()); err != nil {
 		d.s.log("%v", err) // the object is there: after a restart it is found by its token, or its bytes are sent again
 	}
 }
@@ -222,12 +236,15 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 		d.mu.RUnlock()
 		return true, nil
 	}
-	t, err := d.takeLocked(0, 0, d.size)
+	t, err := d.takeLocked(0, 0, d.size, false)
 	d.mu.RUnlock()
+	if err == nil {
+		err = d.s.fill(ctx, t.base, t.data, 0, t.holes)
+	}
 	if err != nil {
 		return false, err
 	}
-	n := int64(len(t.data))
+	n := t.size
 	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen}
 	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
 		d.sent.Add(n)

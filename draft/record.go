@@ -17,8 +17,12 @@ import (
 	"github.com/hearthfs/hearth/internal/device"
 )
 
-// Format is the version of records that this package writes. A record of a later one is not touched: Open fails.
-const Format = 1
+// Format is the version of records that this package writes. A record of a later one is not touched: Open fails. Those of drafts
+// without a base are of version 1, which earlier versions read.
+const Format = 2
+
+// extentsName is the end of the name of a draft's journal.
+const extentsName = ".extents"
 
 // A record is a line "hearth draft FORMAT HASH" with the XXH3 of the rest, and JSON. Names are bytes, as keys are.
 type record struct {
@@ -27,6 +31,7 @@ type record struct {
 	Key     []byte
 	Draft   string    // 128 random bits in hex: the beginning of all tokens, and the files' name
 	Seq     uint64    // of the last token
+	Boot    []byte    `json:",omitempty"` // the time since a start of the machine in which it was written
 	Durable bool      // a Sync has answered: from then on each record is fsynced before it replaces the last one
 	Named   time.Time // when it got its name: of two drafts of one name the later one has it
 	Moving  []byte    `json:",omitempty"` // of a directory: the key to which it and all below it are being renamed
@@ -38,9 +43,9 @@ type record struct {
 	Since   time.Time
 
 	Base *object // what the bucket has of this draft, or what it began with
-	// Extents are ranges [from, to) that were written over Base. Absent means that all bytes are in the data file. For
-	// drafts with a base that is not there whole, which this version neither makes nor reads.
-	Extents [][2]int64 `json:",omitempty"`
+	// Over is the size of the object that the draft began with: what is no extent is still that one's (extents.go). 0 means that
+	// all bytes are in the data file.
+	Over int64 `json:",omitempty"`
 
 	Published *attempt    `json:",omitempty"` // the bytes of Base
 	Pending   *attempt    `json:",omitempty"` // sent, and not known whether it was done
@@ -85,6 +90,7 @@ type uploadRec struct {
 	uploadRef
 	Token    string
 	PartSize int64
+	Copies   bool `json:",omitempty"`
 	Parts    []partRec
 }
 
@@ -101,7 +107,11 @@ func (r *record) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "hearth draft %d %016x\n%s\n", Format, xxh3.Hash(body), body), nil
+	format := Format
+	if r.Over == 0 {
+		format = 1
+	}
+	return fmt.Appendf(nil, "hearth draft %d %016x\n%s\n", format, xxh3.Hash(body), body), nil
 }
 
 var errDamaged = errors.New("the record is damaged")
@@ -172,7 +182,7 @@ func (d *Draft) save(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
+	r := &record{Boot: d.s.boot, ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
 		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -181,8 +191,11 @@ func (d *Draft) recordLocked() *record {
 	if d.base != nil {
 		r.Base = objectOf(d.base)
 	}
+	if d.ext != nil {
+		r.Over = d.began
+	}
 	if u := d.up; u != nil {
-		r.Upload = &uploadRec{uploadRef: u.uploadRef, Token: u.token, PartSize: u.partSize}
+		r.Upload = &uploadRec{uploadRef: u.uploadRef, Token: u.token, PartSize: u.partSize, Copies: u.copies}
 		for _, p := range u.parts {
 			r.Upload.Parts = append(r.Upload.Parts, partRec{p.Part, p.sum, p.gen})
 		}
@@ -206,7 +219,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 		d.base = &o
 	}
 	if u := r.Upload; u != nil {
-		d.up = &upload{uploadRef: u.uploadRef, token: u.Token, partSize: u.PartSize, parts: map[int64]*sentPart{}}
+		d.up = &upload{uploadRef: u.uploadRef, token: u.Token, partSize: u.PartSize, copies: u.Copies, parts: map[int64]*sentPart{}}
 		for _, p := range u.Parts {
 			d.up.parts[int64(p.Number-1)] = &sentPart{Part: p.Part, sum: p.Sum}
 		}
@@ -217,9 +230,19 @@ func (s *Store) restore(dir string, r *record) *Draft {
 
 // erase removes the data, then the record: a record without data is explained by its state, data without a record is not.
 func (d *Draft) erase() error {
+	if err := d.eraseBytes(); err != nil {
+		return err
+	}
 	d.record.Lock()
 	defer d.record.Unlock()
-	for _, ext := range []string{".data", ".json"} {
+	if err := os.Remove(d.path(".json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove draft: %w", err)
+	}
+	return nil
+}
+
+func (d *Draft) eraseBytes() error {
+	for _, ext := range []string{".data", extentsName} {
 		if err := os.Remove(d.path(ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove draft: %w", err)
 		}
@@ -241,7 +264,7 @@ func (s *Store) setAside(dir, base string, n Name, why string) {
 	for i := 1; exists(to+".json.aside") || exists(to+".data.aside"); i++ {
 		to = filepath.Join(dir, base+"."+strconv.Itoa(i))
 	}
-	for _, ext := range []string{".json", ".data"} {
+	for _, ext := range []string{".json", extentsName, ".data"} {
 		from := filepath.Join(dir, base+ext)
 		if fi, err := os.Stat(from); err == nil {
 			since, size, bytes = fi.ModTime(), fi.Size(), bytes+allocated(fi)

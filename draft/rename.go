@@ -237,7 +237,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 	case d.removed || d.gone || d.nameless:
 		err = ErrRemoved
 	case m.from == m.to:
-	case d.published != nil:
+	case d.base != nil:
 		err = ErrPublished
 	default:
 		s.unnameLocked(d)
@@ -306,7 +306,7 @@ func (m *move) back() error {
 	s.mu.Lock()
 	d.mu.Lock()
 	_, taken := s.findLocked(m.from)
-	stays := m.from == m.to || taken || d.pending != nil || d.published != nil || d.removed || d.gone
+	stays := m.from == m.to || taken || d.pending != nil || d.base != nil || d.removed || d.gone
 	if !stays {
 		m.restoreLocked()
 	}

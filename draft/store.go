@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -33,6 +34,9 @@ type Options struct {
 	// Staged tells whether a name is temporary, and which name it is to get, where it says so ("" else): its parts are sent ahead
 	// under that one, or not at all. nil means that no name is.
 	Staged func(Name) (staged bool, final string)
+	// Base reads a range of an object that a draft changes, whole: p is filled. The error is hearth.ErrStale if nobody has that
+	// version any more. nil means that none can be changed.
+	Base func(ctx context.Context, o *hearth.Object, p []byte, off int64) error
 	// Room is asked before each write of n bytes in a directory, and with a draft's first n for a new one. So it must be
 	// cheap. Its error, such as syscall.ENOSPC, is the writer's. nil never refuses.
 	Room func(dir string, n int64) error
@@ -48,6 +52,8 @@ type Options struct {
 	// Memory is how many bytes that are being sent are in memory, of all drafts together. A part that is larger has it
 	// alone. 0 means 64 MiB.
 	Memory int64
+
+	boot []byte // of a test that starts the machine again; nil is the machine's
 }
 
 // Store has all drafts of a node.
@@ -55,6 +61,7 @@ type Store struct {
 	o      Options
 	parts  *semaphore.Weighted // parts that are being sent
 	memory *semaphore.Weighted // bytes
+	boot   []byte              // names the time since the machine was started
 	asides []aside             // set by Open alone
 
 	ctx  context.Context // ended by Close
@@ -84,6 +91,13 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{o: o, parts: semaphore.NewWeighted(int64(o.Parallel)), memory: semaphore.NewWeighted(o.Memory), drafts: map[*Draft]struct{}{}, ids: map[uint64]*Draft{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	var err error
+	if s.boot = o.boot; s.boot == nil {
+		s.boot, err = thisBoot()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open drafts: %w", err)
+	}
 	for _, dir := range o.Dirs {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("open drafts: %w", err)
@@ -102,9 +116,9 @@ func Open(o Options) (*Store, error) {
 		found[dir] = entries
 	}
 	for _, dir := range o.Dirs {
-		unfinished, _ := filepath.Glob(filepath.Join(dir, "*.json.tmp")) // the pattern is well formed
+		unfinished, _ := filepath.Glob(filepath.Join(dir, "*.tmp")) // the pattern is well formed
 		for _, name := range unfinished {
-			_ = os.Remove(name) // the next record of that draft replaces it
+			_ = os.Remove(name) // the next one of that draft replaces it
 		}
 		for _, e := range found[dir] {
 			s.take(dir, e)
@@ -140,7 +154,7 @@ func look(dir string) ([]entry, error) {
 		name, isAside := strings.CutSuffix(f.Name(), ".aside")
 		base, ext := strings.TrimSuffix(name, filepath.Ext(name)), filepath.Ext(name)
 		if ext != ".data" && ext != ".json" {
-			continue // .tmp: a record that was not finished
+			continue // .extents, and .tmp: a file that was not finished
 		}
 		key := base
 		if isAside {
@@ -188,10 +202,11 @@ func (s *Store) take(dir string, e entry) {
 		}
 		s.noteAside(filepath.Join(dir, e.base), a, "it was set aside at an earlier start", size, bytes, since)
 		return
-	case r == nil && e.data.Size() == 0, r != nil && e.err != nil && e.data == nil && r.Key == nil, r != nil && e.err != nil && e.data != nil && e.data.Size() == 0 && r.Key == nil:
+	case r == nil && allocated(e.data) == 0, r != nil && e.err != nil && e.data == nil && r.Key == nil, r != nil && e.err != nil && e.data != nil && allocated(e.data) == 0 && r.Key == nil:
 		// A create that a kill or a power cut broke off: there is neither a byte nor a name to lose.
-		_ = os.Remove(filepath.Join(dir, e.base+".json")) // it is there again at the next start
-		_ = os.Remove(filepath.Join(dir, e.base+".data")) // as above
+		for _, ext := range []string{".json", extentsName, ".data"} {
+			_ = os.Remove(filepath.Join(dir, e.base+ext)) // it is there again at the next start
+		}
 		return
 	case r == nil:
 		s.setAside(dir, e.base, Name{}, "data without a record")
@@ -202,12 +217,20 @@ func (s *Store) take(dir string, e entry) {
 	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil:
 		s.setAside(dir, e.base, r.name(), "its record is of another draft")
 		return
-	case len(r.Extents) > 0:
-		s.setAside(dir, e.base, r.name(), "it has a base, which this version cannot publish")
-		return
 	}
 	d := s.restore(dir, r)
+	// Of what was not synced nothing is sure after a power cut, not even the size. What was promised the bucket has.
+	rebooted := len(r.Boot) > 0 && !bytes.Equal(r.Boot, s.boot)
+	d.removed = d.removed || rebooted && !r.Durable && r.Base != nil
+	if r.Over > 0 && !d.removed && e.data != nil {
+		d.began, d.ext = r.Over, newExtents(min(r.Over, e.data.Size()))
+		if err := d.ext.load(d.path(extentsName), rebooted); err != nil || r.Base == nil {
+			s.setAside(dir, e.base, r.name(), fmt.Sprintf("what was written of it is not known: %v", err))
+			return
+		}
+	}
 	switch {
+	case d.removed:
 	case e.data != nil:
 		d.size, d.blocks = e.data.Size(), allocated(e.data)
 	case r.State == Published || !r.Durable:
@@ -218,10 +241,10 @@ func (s *Store) take(dir string, e entry) {
 		return
 	}
 	if d.removed {
-		if err := os.Remove(d.path(".data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := d.eraseBytes(); err != nil {
 			s.log("remove a removed draft's data: %v", err)
 		}
-		d.size, d.blocks = 0, 0
+		d.size, d.blocks, d.ext = 0, 0, nil
 		if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
 			if err := d.erase(); err != nil {
 				s.log("remove a removed draft's record: %v", err)
@@ -230,6 +253,11 @@ func (s *Store) take(dir string, e entry) {
 		}
 	}
 	s.drafts[d] = struct{}{}
+	if rebooted {
+		if err := d.save(r.Durable); err != nil { // else the next start takes it for rebooted, too
+			s.log("%v", err)
+		}
+	}
 	if d.removed {
 		return
 	}
@@ -254,7 +282,15 @@ func (s *Store) draft(dir string, id uint64, n Name) *Draft {
 
 // Create makes a draft without a base. Nobody holds it yet. It is syscall.EEXIST if a draft that is not published has
 // this name, or any has this id.
-func (s *Store) Create(n Name, id uint64, a Attr) (*Draft, error) {
+func (s *Store) Create(n Name, id uint64, a Attr) (*Draft, error) { return s.create(n, id, a, nil) }
+
+// Change makes a draft that has the bytes of an object, o, until they are written, and that is published only while the bucket has
+// that version. Nothing is read of it. Errors are as of Create.
+func (s *Store) Change(o *hearth.Object, id uint64, a Attr) (*Draft, error) {
+	return s.create(Name{o.Link, o.Key}, id, a, o)
+}
+
+func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, error) {
 	dir, err := s.room()
 	if err != nil {
 		return nil, fmt.Errorf("create draft %s: %w", n.Key, err)
@@ -263,6 +299,13 @@ func (s *Store) Create(n Name, id uint64, a Attr) (*Draft, error) {
 	_, _ = rand.Read(random) // it never fails
 	d := s.draft(dir, id, n)
 	d.random, d.attr, d.state, d.since, d.named = hex.EncodeToString(random), a, Opened, s.o.Now(), s.o.Now()
+	if base != nil {
+		o := *base
+		d.base, d.told, d.clean, d.state, d.size = &o, &o, d.gen, Published, o.Size
+		if o.Size > 0 {
+			d.began, d.ext = o.Size, newExtents(o.Size)
+		}
+	}
 
 	var old *Draft
 	s.mu.Lock()
@@ -292,17 +335,47 @@ func (s *Store) Create(n Name, id uint64, a Attr) (*Draft, error) {
 		s.forget(d)
 		return nil, fmt.Errorf("create draft %s: %w", n.Key, err)
 	}
-	f, err := os.OpenFile(d.path(".data"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		if err = errors.Join(f.Close(), d.save(false)); err != nil {
-			_ = d.erase() // err says what is wrong; an empty draft is nothing at the next start
-		}
+	if d.ext != nil {
+		err = d.beginExtents()
+	} else {
+		err = d.beginEmpty()
 	}
 	if err != nil {
+		_ = d.erase() // err says what is wrong; an empty draft, or one of an object, is nothing at the next start
 		s.forget(d)
 		return nil, fmt.Errorf("create draft %s: %w", n.Key, err)
 	}
 	return d, nil
+}
+
+func (d *Draft) beginEmpty() error {
+	f, err := os.OpenFile(d.path(".data"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), d.save(false))
+}
+
+// beginExtents makes the record first, which says that there is nothing to lose, and the bytes last, with their size.
+func (d *Draft) beginExtents() error {
+	err := d.save(false)
+	if err == nil {
+		err = os.WriteFile(d.path(extentsName), nil, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(d.path(".data.tmp"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(f.Truncate(d.size), f.Close()); err == nil {
+		err = os.Rename(d.path(".data.tmp"), d.path(".data"))
+	}
+	if err != nil {
+		_ = os.Remove(d.path(".data.tmp")) // the next start does it
+	}
+	return err
 }
 
 // room is the first directory that has room, else the first one's error.

@@ -283,7 +283,7 @@ func TestDamagedRecords(t *testing.T) {
 		isAside(flipped)
 	}
 	isAside(bytes.Replace(text, []byte("hearth draft 1 "), []byte("hearth draft 1 0"), 1))
-	newer := bytes.Replace(text, []byte("hearth draft 1"), []byte("hearth draft 2"), 1)
+	newer := bytes.Replace(text, []byte("hearth draft 1"), []byte("hearth draft 3"), 1)
 	_, dir, err := at(newer)
 	if err == nil || !strings.Contains(err.Error(), "newer hearth") || !exists(filepath.Join(dir, "drafts", filepath.Base(d.path(".data")))) {
 		t.Fatal(err)

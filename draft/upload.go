@@ -35,6 +35,7 @@ type upload struct {
 	uploadRef
 	token    string
 	partSize int64
+	copies   bool                // parts may be copies of the base
 	parts    map[int64]*sentPart // what the origin has, by number less 1
 	wrote    []uint64            // the generation of the last write since Begin, by part
 	outgrown bool                // more than maxParts were written
@@ -83,21 +84,41 @@ func (d *Draft) staleLocked(u *upload) (stale []int64, bytes int64) {
 // taken are bytes of one moment, in memory.
 type taken struct {
 	index int64
-	data  []byte
+	off   int64
+	data  []byte // nil: all of it is a copy of the base's
+	size  int64
+	holes []extent // that are the base's
+	base  *hearth.Object
 	sum   []byte
 	gen   uint64
 }
 
-func (d *Draft) takeLocked(index, off, n int64) (*taken, error) {
-	t := &taken{index: index, data: make([]byte, n), gen: d.gen}
+// takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base.
+func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
+	t := &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.base}
+	h := newHasher()
+	if copies && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n}) {
+		h.skip(t.holes[0])
+		t.sum = h.sum()
+		return t, nil
+	}
+	t.data = make([]byte, n)
 	if n > 0 {
 		if got, err := d.readLocked(t.data, off); int64(got) < n {
 			return nil, fmt.Errorf("read the draft's data: %w", err)
 		}
 	}
-	sum := xxh3.Hash128(t.data).Bytes()
-	t.sum = sum[:]
+	h.add(t.data, off, t.holes)
+	t.sum = h.sum()
 	return t, nil
+}
+
+// fills are the holes that are to be read from the base.
+func (t *taken) fills() []extent {
+	if t.data == nil {
+		return nil
+	}
+	return t.holes
 }
 
 func combine(sums [][]byte) []byte {
@@ -125,7 +146,7 @@ func (d *Draft) sum(off, n int64) (sum []byte, gen uint64, err error) {
 	d.mu.RLock()
 	gen = d.gen
 	d.mu.RUnlock()
-	h, buf := xxh3.New128(), make([]byte, min(n, 1<<20))
+	h, buf := newHasher(), make([]byte, min(n, 1<<20))
 	for n > 0 {
 		d.mu.RLock()
 		if d.gen != gen {
@@ -133,15 +154,15 @@ func (d *Draft) sum(off, n int64) (sum []byte, gen uint64, err error) {
 			return nil, 0, errors.New("it was written meanwhile")
 		}
 		got, err := d.readLocked(buf[:min(n, int64(len(buf)))], off)
+		holes := d.ext.holes(extent{off, off + int64(got)})
 		d.mu.RUnlock()
 		if got == 0 {
 			return nil, 0, fmt.Errorf("read the draft's data: %w", err)
 		}
-		_, _ = h.Write(buf[:got]) // it never fails
+		h.add(buf[:got], off, holes)
 		off, n = off+int64(got), n-int64(got)
 	}
-	all := h.Sum128().Bytes()
-	return all[:], gen, nil
+	return h.sum(), gen, nil
 }
 
 // spec is an upload of the draft to a key; "" means its own.
@@ -155,6 +176,7 @@ func (d *Draft) spec(key, token string, size int64) *hearth.Upload {
 	case d.base == nil:
 		u.IfNone = d.attr.Exclusive || d.attr.New
 	}
+	u.Copies = d.up != nil && d.up.token == token && d.up.copies
 	return u
 }
 
@@ -206,11 +228,14 @@ func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, si
 	u := &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
 	d.mu.Lock()
 	d.begins = append(slices.Clone(d.begins), begin{[]byte(key), d.s.o.Now()})
+	u.copies = d.ext != nil && d.ext.over > 0
 	d.mu.Unlock()
 	if err := d.save(false); err != nil {
 		return nil, err
 	}
-	id, err := up.Begin(ctx, d.spec(key, u.token, size))
+	spec := d.spec(key, u.token, size)
+	spec.Copies = u.copies
+	id, err := up.Begin(ctx, spec)
 	d.mu.Lock()
 	if u.ID = id; err == nil {
 		d.up = u
@@ -339,13 +364,20 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 		return err
 	}
 	defer d.s.parts.Release(1)
-	n := int64(len(t.data))
+	if err := d.s.fill(ctx, t.base, t.data, t.off, t.fills()); err != nil {
+		return err
+	}
 	var p hearth.Part
 	var err error
 	for range tries {
-		d.sent.Add(n)
 		// That a part was sent twice does no harm.
-		p, err = up.PutPart(ctx, d.spec(string(u.Key), u.token, 0), u.ID, int(t.index+1), bytes.NewReader(t.data), n)
+		spec, number := d.spec(string(u.Key), u.token, 0), int(t.index+1)
+		if t.data == nil {
+			p, err = up.CopyPart(ctx, spec, u.ID, number, t.base, t.off, t.size)
+		} else {
+			d.sent.Add(t.size)
+			p, err = up.PutPart(ctx, spec, u.ID, number, bytes.NewReader(t.data), t.size)
+		}
 		if !errors.Is(err, hearth.ErrUnanswered) {
 			break
 		}
@@ -382,7 +414,7 @@ func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, inde
 		d.mu.RUnlock()
 		return nil
 	}
-	t, err := d.takeLocked(index, index*u.partSize, n)
+	t, err := d.takeLocked(index, index*u.partSize, n, u.copies)
 	d.mu.RUnlock()
 	if err != nil {
 		return err
@@ -443,7 +475,7 @@ func (d *Draft) look(u *upload, n int64) (missing []*taken, a *attempt, kept map
 		return nil, nil, nil, nil
 	}
 	for _, i := range stale {
-		t, err := d.takeLocked(i, i*u.partSize, min(u.partSize, d.size-i*u.partSize))
+		t, err := d.takeLocked(i, i*u.partSize, min(u.partSize, d.size-i*u.partSize), u.copies)
 		if err != nil {
 			return nil, nil, nil, err
 		}
