@@ -184,9 +184,13 @@ func TestChangesOfAnObject(t *testing.T) {
 				want = append(want[:min(n, size)], make([]byte, max(0, n-size))...)
 			case "fault":
 				at, how := rapid.IntRange(1, 9).Draw(rt, "at"), fault(rapid.IntRange(1, 3).Draw(rt, "how"))
+				down := rapid.Bool().Draw(rt, "and then it is down")
 				f.meets = func(string, *hearth.Upload) fault {
-					if at--; at == 0 {
+					switch at--; {
+					case at == 0:
 						return how
+					case at < 0 && down:
+						return fails
 					}
 					return works
 				}
