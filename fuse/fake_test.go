@@ -469,6 +469,18 @@ func (b *fakeBucket) Delete(ctx context.Context, key, etag string) error {
 	})
 }
 
+// base reads an object as a node does, as long as the bucket has that version.
+func (b *fakeBucket) base(_ context.Context, o *hearth.Object, p []byte, off int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x, there := b.objects[o.Key]
+	if !there || x.etag != o.ETag {
+		return hearth.ErrStale
+	}
+	copy(p, x.data[off:])
+	return nil
+}
+
 // put is what another node writes.
 func (b *fakeBucket) put(key, data string) hearth.Object {
 	b.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
 )
 
@@ -19,11 +20,17 @@ type handles struct {
 	writers map[uint64]int // how often for writing, by node
 }
 
-// begin makes a draft that all handles of its node hold.
-func (h *handles) begin(at draft.Name, id uint64, a draft.Attr) (*draft.Draft, error) {
+// begin makes a draft that all handles of its node hold: of base, if that is not nil, else of no bytes.
+func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Object) (d *draft.Draft, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, err := h.drafts.Create(at, id, a)
+	if base == nil {
+		d, err = h.drafts.Create(at, id, a)
+	} else if begun, ok := h.drafts.ID(id); ok { // by another WRITE
+		return begun, nil
+	} else {
+		d, err = h.drafts.Change(base, id, a)
+	}
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
@@ -68,6 +75,13 @@ func (h *handles) written(node uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.writers[node] > 0
+}
+
+// writing reports whether anybody has any node open for writing.
+func (h *handles) writing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.writers) > 0
 }
 
 // has reports whether a handle was not dropped yet. Who cannot read the table takes it for one.

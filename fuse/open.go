@@ -24,7 +24,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	switch {
 	case writes(in.Flags) && f.write == nil:
 		return gofuse.EROFS
-	case writes(in.Flags):
+	case in.Flags&syscall.O_TRUNC != 0: // whatever the name means by now
 		return f.failed(r, f.openPlain(in, out))
 	}
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))

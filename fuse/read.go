@@ -34,7 +34,7 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte)
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	if d, ok := f.isDraft(in.NodeId); ok {
-		return f.readDraft(d, int64(in.Offset), buf)
+		return f.readDraft(r, d, int64(in.Offset), buf)
 	}
 	rec, err := f.record(r, in.NodeId)
 	if err != nil {

@@ -74,7 +74,7 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 	}
 	now := time.Now()
 	return f.handles.begin(at, id, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
-		Exclusive: in.Flags&syscall.O_EXCL != 0, New: in.Flags&syscall.O_TRUNC == 0})
+		Exclusive: in.Flags&syscall.O_EXCL != 0, New: in.Flags&syscall.O_TRUNC == 0}, nil)
 }
 
 // resent reports whether the kernel asks a second time, since the process that it asked first has ended (FUSE_UNIQUE_RESEND in
@@ -87,10 +87,7 @@ func writes(flags uint32) bool { return flags&(syscall.O_WRONLY|syscall.O_RDWR|s
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
-	if !ok && writes(in.Flags) {
-		if in.Flags&syscall.O_TRUNC == 0 {
-			return f.cannotYet("open", in.NodeId)
-		}
+	if !ok && in.Flags&syscall.O_TRUNC != 0 {
 		if _, err := f.empty(in.NodeId); err != nil {
 			return err
 		}
@@ -112,16 +109,6 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	return nil
 }
 
-// cannotYet says which writes this version refuses.
-func (f *fileSystem) cannotYet(what string, id uint64) error {
-	rec, err := f.record(context.Background(), id) // nobody is asked
-	if err != nil {
-		return err
-	}
-	f.o.complain(fmt.Sprintf("%s %s: a file of the bucket is replaced as a whole in this version: open it with O_TRUNC, or write a new one", what, rec.node.Object.Key))
-	return syscall.EOPNOTSUPP
-}
-
 // empty begins a draft without bytes in the place of the tree's file, whose node id it takes: who has the file open on this
 // mount sees what is written from now on.
 func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
@@ -130,8 +117,25 @@ func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
 		return nil, err
 	}
 	o, now := &rec.node.Object, time.Now()
-	d, err := f.handles.begin(draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now})
+	d, err := f.handles.begin(draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
 	if err == nil {
+		f.records.drop(id)
+	}
+	return d, err
+}
+
+// change begins a draft of the tree's file in its place, whose bytes it has until they are written.
+func (f *fileSystem) change(id uint64) (*draft.Draft, error) {
+	rec, err := f.record(context.Background(), id) // nobody is asked
+	if err != nil {
+		return nil, err
+	}
+	o := &rec.node.Object
+	d, err := f.handles.begin(draft.Name{}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
+	switch {
+	case errors.Is(err, syscall.EEXIST): // its name is another file's by now
+		return nil, fmt.Errorf("write a file that has lost its name: %w", syscall.ESTALE)
+	case err == nil:
 		f.records.drop(id)
 	}
 	return d, err
@@ -168,10 +172,18 @@ func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	}
 	f.ops.writes.Add(1)
 	d, ok := f.isDraft(in.NodeId)
-	if !ok {
-		return 0, gofuse.Status(syscall.ESTALE)
+	var err error
+	switch {
+	case ok:
+	case f.handles.written(in.NodeId):
+		d, err = f.change(in.NodeId)
+	default:
+		err = syscall.ESTALE
 	}
-	n, err := d.WriteAt(data, int64(in.Offset))
+	n := 0
+	if err == nil {
+		n, err = d.WriteAt(data, int64(in.Offset))
+	}
 	if err != nil && n == 0 {
 		return 0, f.failed(nil, err)
 	}
@@ -180,10 +192,10 @@ func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 }
 
 // readDraft answers a READ of a draft.
-func (f *fileSystem) readDraft(d *draft.Draft, off int64, buf []byte) (gofuse.ReadResult, gofuse.Status) {
-	n, err := d.ReadAt(buf, off)
+func (f *fileSystem) readDraft(r *request, d *draft.Draft, off int64, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	n, err := d.Read(r, buf, off)
 	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
-		return nil, f.failed(nil, err)
+		return nil, f.failed(r, err)
 	}
 	return gofuse.ReadResultData(buf[:n]), gofuse.OK
 }
@@ -260,11 +272,17 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	d, ok := f.isDraft(in.NodeId)
-	if size, sets := in.GetSize(); sets {
+	size, sets := in.GetSize()
+	if sets {
+		var err error
 		if !ok {
-			return f.truncate(cancel, in, int64(size), out)
+			d, err = f.resize(in.NodeId, int64(size))
+			ok = d != nil
 		}
-		if err := d.Truncate(int64(size)); err != nil {
+		if err == nil && ok {
+			err = d.Truncate(int64(size))
+		}
+		if err != nil {
 			return f.failed(r, err)
 		}
 	}
@@ -291,8 +309,8 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	i := d.Info()
 	n := node(&i)
 	f.attr(&n, &out.Attr)
-	switch _, sets := in.GetSize(); {
-	case !sets || i.Users > 0:
+	switch {
+	case !sets || f.handles.written(i.ID):
 		return gofuse.OK
 	case f.staged(i.Name):
 		return f.failed(r, d.Stage())
@@ -309,28 +327,20 @@ func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d 
 	return s
 }
 
-// truncate answers truncate(2) of a file of the bucket.
-func (f *fileSystem) truncate(cancel <-chan struct{}, in *gofuse.SetAttrIn, size int64, out *gofuse.AttrOut) gofuse.Status {
-	rec, err := f.record(context.Background(), in.NodeId)
-	if err != nil {
-		return f.failed(nil, err)
-	}
+// resize begins a draft of the tree's file that is to get a size. nil means that it has it.
+func (f *fileSystem) resize(id uint64, size int64) (*draft.Draft, error) {
+	rec, err := f.record(context.Background(), id) // nobody is asked
 	switch {
+	case err != nil:
+		return nil, err
 	case rec.node.Dir:
-		return gofuse.EISDIR
+		return nil, syscall.EISDIR
 	case size == rec.node.Object.Size:
-		return f.setNothing(cancel, in, out)
-	case size != 0:
-		return f.failed(nil, f.cannotYet("truncate", in.NodeId))
+		return nil, nil
+	case size == 0: // whatever it had
+		return f.empty(id)
 	}
-	d, err := f.empty(in.NodeId)
-	if err != nil {
-		return f.failed(nil, err)
-	}
-	i := d.Info()
-	n := node(&i)
-	f.attr(&n, &out.Attr)
-	return f.publishNow(cancel, in, d)
+	return f.change(id)
 }
 
 // setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.
@@ -360,6 +370,9 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	if err != nil {
 		return err
 	}
+	if d == nil && f.handles.writing() {
+		d = f.orphan(ctx, dir, name)
+	}
 	if d == nil {
 		return f.remove(ctx, at.Link, at.Key)
 	}
@@ -374,6 +387,20 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 		return nil // the bucket never had it, nor a file whose place it took
 	}
 	return f.remove(ctx, at.Link, at.Key)
+}
+
+// orphan begins the draft of a file that somebody has open for writing and that is about to lose its name: what is written then is
+// published nowhere.
+func (f *fileSystem) orphan(ctx context.Context, dir uint64, name string) *draft.Draft {
+	n, err := f.write.lookup(ctx, dir, name)
+	if err != nil || n.Dir || !f.handles.written(n.ID) {
+		return nil
+	}
+	d, err := f.change(n.ID)
+	if err != nil {
+		return nil // its writers get an error with their next write
+	}
+	return d
 }
 
 // remove deletes a key.

@@ -47,7 +47,7 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Room: n.disk.Room, Published: n.published, Staged: n.stagedAs,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.disk.Room, Published: n.published, Staged: n.stagedAs,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
@@ -98,6 +98,21 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 	}
 	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
 		SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+}
+
+// readBase reads what a draft has of the object that it changes.
+func (n *Node) readBase(ctx context.Context, o *hearth.Object, p []byte, off int64) error {
+	for len(p) > 0 {
+		in := int(off % hearth.BlockSize)
+		v, err := n.tiers.Reads.Get(ctx, o.Block(off/hearth.BlockSize), in, min(len(p), hearth.BlockSize-in))
+		if err != nil {
+			return err
+		}
+		copied := copy(p, v.Bytes())
+		v.Release()
+		p, off = p[copied:], off+int64(copied)
+	}
+	return nil
 }
 
 // knowing bounds how long names may be asked for that come or go with what was written.

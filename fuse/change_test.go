@@ -1,0 +1,134 @@
+package fuse
+
+import (
+	"syscall"
+	"testing"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/hearthfs/hearth/draft"
+)
+
+// stored is a file of the bucket that is open for writing.
+func (w *writer) stored(name, data string, flags uint32) (node, handle uint64) {
+	w.t.Helper()
+	w.tree.putObject(w.bucket.put(name, data), 0)
+	node = w.look(name)
+	handle, errno := w.open(node, flags)
+	w.is("open "+name, errno, ok)
+	return node, handle
+}
+
+func TestAFileOfTheBucketIsChangedInPlace(t *testing.T) {
+	// A file of the bucket is written in its midst and at its end, read back and closed: the bucket has it with both, by one request
+	// each, and its node id stays as long as it is open, over a take-over, too. What is closed unwritten sends nothing.
+	w := newWriter(t)
+	node, handle := w.stored("a", "hello world", syscall.O_RDWR)
+	w.is("close", w.flush(node), ok)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("write", w.put(node, 6, "there"), ok)
+	w.is("read", w.read(node), "hello there")
+	w.is("the name", w.look("a"), node)
+	w.is("attributes", w.attrOf(node), "100644 11")
+	w.is("requests before close", w.bucket.requests(), "")
+	w.is("close", w.flush(node), ok)
+	w.is("requests", w.bucket.requests(), "PUT a")
+	w = w.next()
+	w.is("append", w.put(node, 11, "!"), ok)
+	w.is("read", w.read(node), "hello there!")
+	w.is("close", w.flush(node), ok)
+	w.is("the bucket has", w.bucket.has("a"), "hello there!")
+	w.is("the name", w.look("a"), node)
+	w.release(node, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("rows", w.held(node), 0)
+
+	// Opened by one process, and written by the next one.
+	node, handle = w.stored("b", "one", syscall.O_WRONLY|syscall.O_APPEND)
+	w = w.next()
+	w.is("append", w.put(node, 3, ", two"), ok)
+	w = w.next() // which has the draft, and what is the base's
+	w.is("read", w.read(node), "one, two")
+	w.release(node, handle)
+	w.is("published behind", w.published(), "b")
+	w.is("the bucket has", w.bucket.has("b"), "one, two")
+}
+
+func TestWhatAnotherNodeWroteStays(t *testing.T) {
+	// Another node writes a file that is open and changed here: close says ESTALE, the bucket keeps the other's, and the draft stays.
+	// Whoever opens the name gets the other's.
+	w := newWriter(t)
+	node, handle := w.stored("a", "hello world", syscall.O_RDWR)
+	w.is("write", w.put(node, 0, "J"), ok)
+	other := w.bucket.put("a", "another")
+	w.tree.putObject(other, 0)
+	w.is("close", w.flush(node), syscall.ESTALE)
+	w.is("the bucket has", w.bucket.has("a"), "another")
+	if id := w.look("a"); id == node {
+		t.Error("the name is the draft's")
+	}
+	w.release(node, handle)
+	if all := w.drafts.All(); len(all) != 1 || all[0].State != draft.Failed {
+		t.Errorf("drafts: %+v", all)
+	}
+}
+
+func TestWhatWasUnlinkedIsWrittenOn(t *testing.T) {
+	// A file of the bucket is opened for writing and unlinked, and then written: its writer goes on, and nothing is published. A WRITE
+	// for a file that nobody has open for writing is ESTALE.
+	w := newWriter(t)
+	node, handle := w.stored("a", "hello", syscall.O_RDWR)
+	w.is("unlink", w.unlinked("a", 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "none")
+	w.is("write", w.put(node, 0, "Jelly"), ok)
+	w.is("read", w.read(node), "Jelly")
+	w.bucket.requests()
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("published behind", w.published(), "")
+	w.is("requests", w.bucket.requests(), "")
+	w.is("drafts", len(w.drafts.All()), 0)
+
+	w.tree.putObject(w.bucket.put("b", "hello"), 0)
+	w.is("write", w.put(w.look("b"), 0, "x"), syscall.ESTALE)
+}
+
+func TestSizesOfFilesOfTheBucket(t *testing.T) {
+	// truncate(2) to another size publishes at once, as nobody will close; ftruncate(2) leaves it to close. What is grown is zeros.
+	const size = gofuse.FATTR_SIZE
+	w := newWriter(t)
+	w.tree.putObject(w.bucket.put("a", "hello"), 0)
+	a := w.look("a")
+	w.is("truncate", w.set(a, size, 2, 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "he")
+	w.is("truncate", w.set(w.look("a"), size, 4, 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "he\x00\x00")
+	w.is("drafts", len(w.drafts.All()), 0)
+
+	b, handle := w.stored("b", "hello", syscall.O_RDWR)
+	w.is("ftruncate", w.set(b, size, 2, 0), ok)
+	w.is("ftruncate", w.set(b, size, 3, 0), ok)
+	w.is("read", w.read(b), "he\x00")
+	w.is("the bucket has", w.bucket.has("b"), "hello")
+	w.is("close", w.flush(b), ok)
+	w.is("the bucket has", w.bucket.has("b"), "he\x00")
+	w.release(b, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+}
+
+func TestAFileThatIsChangedIsRenamed(t *testing.T) {
+	// A file of the bucket that somebody writes is renamed: what the bucket has is copied, the writer goes on, and its close writes the
+	// new name.
+	w := newWriter(t)
+	node, handle := w.stored("a", "hello", syscall.O_RDWR)
+	w.is("write", w.put(node, 0, "J"), ok)
+	w.bucket.requests()
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "COPY a b, DELETE a")
+	w.is("read", w.read(node), "Jello")
+	w.is("close", w.flush(node), ok)
+	w.is("the bucket has", w.bucket.has("b"), "Jello")
+	w.is("the bucket has", w.bucket.has("a"), "none")
+	w.release(node, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+}
