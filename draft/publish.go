@@ -28,7 +28,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	}
 	defer d.unlock()
 	d.mu.RLock()
-	done, base, told := d.clean >= want, d.base, d.told
+	done, base := d.clean >= want, d.base
 	failed := d.failed
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
 		failed = nil // not of a call that this one waited for, or of its caller's own end
@@ -36,9 +36,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	d.mu.RUnlock()
 	switch {
 	case done:
-		if told != base { // the process ended before it could
-			d.tell(base)
-		}
+		d.tellOnce()
 		return *base, nil
 	case failed != nil:
 		return hearth.Object{}, failed
@@ -52,6 +50,9 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	tried := d.gen
 	d.mu.Unlock()
 	o, err := d.publish(ctx)
+	if err == nil {
+		d.tellOnce()
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, hearth.ErrUnanswered) {
 			err = cause
@@ -393,6 +394,16 @@ func (d *Draft) done(a *attempt, o hearth.Object) {
 	d.finish(state)
 	if !gone {
 		d.tell(&o)
+	}
+}
+
+// tellOnce says what the bucket has, if the process ended before it could.
+func (d *Draft) tellOnce() {
+	d.mu.RLock()
+	due, base := d.told != d.base, d.base
+	d.mu.RUnlock()
+	if due {
+		d.tell(base)
 	}
 }
 

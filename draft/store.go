@@ -307,45 +307,55 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 		}
 	}
 
-	var old *Draft
 	s.mu.Lock()
-	switch at, there := s.findLocked(n); {
-	case s.closed:
-		err = ErrClosed
-	case s.ids[id] != nil:
-		err = syscall.EEXIST
-	case there && !s.names[at].isPublished():
-		err = syscall.EEXIST
-	case there:
-		// Whoever has it open goes on with it. The bucket has it under this name until the new one is published.
-		old = s.names[at]
-		s.removeLocked(old)
-		s.nameLocked(d)
-	default:
-		s.nameLocked(d)
-	}
-	if err == nil {
-		s.ids[id], s.drafts[d] = d, struct{}{}
-	}
+	_, err = s.freeLocked(n, id)
 	s.mu.Unlock()
-	if old != nil {
-		err = old.vanish()
-	}
 	if err != nil {
-		s.forget(d)
 		return nil, fmt.Errorf("create draft %s: %w", n.Key, err)
 	}
+	// The files first: who finds the draft opens them.
 	if d.ext != nil {
 		err = d.beginExtents()
 	} else {
 		err = d.beginEmpty()
 	}
+	var old *Draft
+	s.mu.Lock()
+	if err == nil {
+		old, err = s.freeLocked(n, id)
+	}
+	if err == nil {
+		if old != nil { // whoever has it open goes on with it; the bucket has it under this name until the new one is published
+			s.removeLocked(old)
+		}
+		s.nameLocked(d)
+		s.ids[id], s.drafts[d] = d, struct{}{}
+	}
+	s.mu.Unlock()
 	if err != nil {
 		_ = d.erase() // err says what is wrong; an empty draft, or one of an object, is nothing at the next start
-		s.forget(d)
 		return nil, fmt.Errorf("create draft %s: %w", n.Key, err)
 	}
+	if old != nil {
+		if err := old.vanish(); err != nil {
+			s.log("a draft that another one replaces: %v", err)
+		}
+	}
 	return d, nil
+}
+
+// freeLocked tells whether a new draft may have a name and an id. old is the published draft that gives the name up.
+func (s *Store) freeLocked(n Name, id uint64) (old *Draft, err error) {
+	if at, there := s.findLocked(n); there {
+		old = s.names[at]
+	}
+	switch {
+	case s.closed:
+		return nil, ErrClosed
+	case s.ids[id] != nil, old != nil && !old.isPublished():
+		return nil, syscall.EEXIST
+	}
+	return old, nil
 }
 
 func (d *Draft) beginEmpty() error {

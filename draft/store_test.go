@@ -115,7 +115,7 @@ func copied(t testing.TB, s *Store) (dir string) {
 }
 
 func TestKillsAtEachStep(t *testing.T) {
-	// The node is killed before and after each request of a publish; later writes may have come. The next node lists the draft, publishes it as its file is, aborts or uses the upload, and leaves nothing; the record told of each step before it was taken.
+	// The node is killed before and after each request of a publish; later writes may have come. The next node lists the draft, publishes it as its file is, tells who has to know of it, aborts or uses the upload, and leaves nothing; the record told of each step before it was taken.
 	for _, size := range []int{100, 6 * part} {
 		for _, more := range []bool{false, true} {
 			f := newFake(part)
@@ -138,7 +138,9 @@ func TestKillsAtEachStep(t *testing.T) {
 					copy(now[50:], "more")
 				}
 				f2 := f.clone()
-				s2, err := Open(options(dir, f2))
+				o2, told := options(dir, f2), 0
+				o2.Published = func(*Draft, hearth.Object) { told++ }
+				s2, err := Open(o2)
 				must(t, err)
 				d2, there := s2.Find(Name{"link", "a"})
 				if !there {
@@ -148,6 +150,9 @@ func TestKillsAtEachStep(t *testing.T) {
 					t.Fatalf("%s: %+v", what, i)
 				}
 				published(t, d2)
+				if told == 0 { // the last process may have ended before it could tell
+					t.Fatalf("%s: nobody was told", what)
+				}
 				f2.has(t, "a", now)
 				f2.clean(t)
 				writes := f2.count("Put") + f2.count("Complete")

@@ -32,6 +32,7 @@ func writeScenarios() []scenario {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
 			}, run: writeKills},
 		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: writeStaged},
+		{name: "write-in-place", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands, 5 programs"), run: writeInPlace},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
@@ -192,6 +193,72 @@ func writeStaged(e *env) {
 	h.quit()
 }
 
+// asInPlace are commands that change files which the bucket has. What they change is read with what they do not.
+const asInPlace = `
+printf 'one\n' > log; printf 'two\n' >> log; cat log; stat -c %s log
+for i in 3 4 5; do echo $i >> log; done; cat log; echo six | tee -a log; cat log
+printf 'hello world' > f; printf J | dd of=f bs=1 conv=notrunc status=none; cat f; echo
+printf there | dd of=f bs=1 seek=6 conv=notrunc status=none; cat f; echo
+printf end | dd of=f bs=1 seek=20 conv=notrunc status=none; od -c f
+truncate -s 5 f; cat f; echo; truncate -s 9 f; od -c f; truncate -s 0 f; stat -c %s f
+head -c 40000000 /dev/zero | tr '\0' a > large; printf X | dd of=large bs=1 seek=20000000 conv=notrunc status=none; sha256sum < large
+printf tail >> large; sha256sum < large; truncate -s 33000000 large; sha256sum < large
+exec 5<> large; printf Y >&5; head -c 3 large; echo; exec 5>&-; sha256sum < large
+exec 6>> log; echo seven >&6; cat log; exec 7< log; rm log; echo eight >&6; exec 6>&-; ls log 2>/dev/null || echo gone
+cp large copy; exec 6<> copy; printf Z >&6; mv copy moved; printf Z >&6; exec 6>&-; head -c 4 moved; echo; ls
+printf abc > x; exec 6<> x; printf new > x.tmp; mv x.tmp x; cat x; exec 6>&-
+sed -i s/new/newer/ x; cat x
+python3 "$1"
+find . -type f | sort | xargs sha256sum
+`
+
+// writeInPlace has programs change and append to files that the bucket has, through a mount and on a local file system: what they
+// print is the same, and so are the bucket's bytes at the end. Of a large file what was not changed is copied in the bucket.
+func writeInPlace(e *env) {
+	log := e.path("requests")
+	o := e.originWith(hearthtest.ServerOptions{AccessLog: log})
+	p := e.proxy(o)
+	h := e.mount(o, writable(settings{endpoint: p.endpoint}))
+	local := e.path("local")
+	e.must(os.Mkdir(local, 0o755), "make a directory")
+	programs, err := filepath.Abs("testdata/change_programs.py")
+	e.must(err, "find the programs")
+	run := func(dir, script string) string {
+		cmd := exec.CommandContext(e.ctx, "bash", "-c", "LC_ALL=C\n"+script, "bash", programs)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		e.must(err, "run the programs in %s: %s", dir, out)
+		return string(out)
+	}
+	theirs, ours := strings.Split(run(local, asInPlace), "\n"), strings.Split(run(h.dir, asInPlace), "\n")
+	for i := range max(len(theirs), len(ours)) {
+		if i >= len(theirs) || i >= len(ours) || theirs[i] != ours[i] {
+			e.Errorf("on the mount:\n%s\non ext4:\n%s", strings.Join(ours[max(0, i-3):], "\n"), strings.Join(theirs[max(0, i-3):], "\n"))
+			break
+		}
+	}
+	for _, key := range e.keys(o) {
+		text, err := os.ReadFile(filepath.Join(local, key))
+		e.must(err, "read %s", key)
+		if got := e.object(o, key); string(got) != string(text) {
+			e.Errorf("%s has %d bytes in the bucket, and %d on ext4", key, len(got), len(text))
+		}
+	}
+	before, err := os.ReadFile(log)
+	e.must(err, "read the bucket's log")
+	run(h.dir, "printf Q | dd of=large bs=1 seek=30000000 conv=notrunc status=none")
+	after, err := os.ReadFile(log)
+	e.must(err, "read the bucket's log")
+	copies, parts := strings.Count(string(after[len(before):]), "s3_UploadPartCopy large"), strings.Count(string(after[len(before):]), "s3_UploadPart large")
+	if copies != 1 || parts != 1 {
+		e.Errorf("for one byte of two parts %d parts were copied and %d sent:\n%s", copies, parts, after[len(before):])
+	}
+	if n := e.uploads(o); n > 0 {
+		e.Errorf("%d uploads are left", n)
+	}
+	h.quit()
+}
+
 // object is an object's bytes.
 func (e *env) object(o *server, key string) []byte {
 	e.Helper()
@@ -264,6 +331,10 @@ func (w *worker) write(j job, stop chan struct{}) {
 			path = tmp
 		}
 		err := w.writeOne(path, name, size, i%3 == 0)
+		if err == nil && i%4 == 2 { // what the bucket has by now is changed, and appended to
+			size += 100 << 10
+			err = w.change(path, name, size)
+		}
 		if err == nil && tmp != "" {
 			err = os.Rename(tmp, strings.TrimSuffix(tmp, ".tmp"))
 		}
@@ -274,6 +345,27 @@ func (w *worker) write(j job, stop chan struct{}) {
 		w.Done++
 		w.Acked = append(w.Acked, hearthtest.File{Path: name, Size: size})
 	}
+}
+
+// change writes the last 200 KiB of a file of that size, of which it has the first 100 KiB or more, and changes its first byte and
+// back.
+func (w *worker) change(path, name string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	piece := make([]byte, min(size, 200<<10))
+	for _, off := range []int64{0, size - int64(len(piece))} {
+		hearthtest.Fill(piece, name, off, 0)
+		if off == 0 {
+			_, err = f.WriteAt([]byte{^piece[0]}, 0)
+			piece = piece[:1]
+		}
+		_, failed := f.WriteAt(piece, off)
+		err = errors.Join(err, failed)
+		piece = piece[:cap(piece)]
+	}
+	return errors.Join(err, f.Close())
 }
 
 func (w *worker) writeOne(path, name string, size int64, syncs bool) error {
