@@ -354,16 +354,15 @@ func (w *worker) change(path, name string, size int64) error {
 	if err != nil {
 		return err
 	}
-	piece := make([]byte, min(size, 200<<10))
-	for _, off := range []int64{0, size - int64(len(piece))} {
-		hearthtest.Fill(piece, name, off, 0)
-		if off == 0 {
-			_, err = f.WriteAt([]byte{^piece[0]}, 0)
-			piece = piece[:1]
-		}
-		_, failed := f.WriteAt(piece, off)
-		err = errors.Join(err, failed)
-		piece = piece[:cap(piece)]
+	first, last := make([]byte, 1), make([]byte, min(size, 200<<10))
+	hearthtest.Fill(first, name, 0, 0)
+	hearthtest.Fill(last, name, size-int64(len(last)), 0)
+	_, err = f.WriteAt([]byte{^first[0]}, 0)
+	if err == nil {
+		_, err = f.WriteAt(last, size-int64(len(last)))
+	}
+	if err == nil {
+		_, err = f.WriteAt(first, 0)
 	}
 	return errors.Join(err, f.Close())
 }
