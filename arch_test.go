@@ -43,6 +43,7 @@ var owners = map[string]string{
 	"github.com/aws/aws-sdk-go-v2":        "origin",
 	"github.com/aws/smithy-go":            "origin", // the SDK's errors and middleware
 	"github.com/minio/minio-go/v7":        "origin",
+	"github.com/google/btree":             "draft",
 	"github.com/hanwen/go-fuse/v2":        "fuse",
 	"github.com/moby/sys/mountinfo":       "fuse",
 	"github.com/cockroachdb/pebble/v2":    "namespace",

@@ -1,7 +1,9 @@
 // Package draft has the files that are being written, until each is published as one object of a bucket.
 //
 // A draft is a base object (or none) and written bytes: a sparse file RANDOM.data with the bytes at their offsets, and a record
-// RANDOM.json beside it. Node ids are used again, so they name no files. Drafts with a base that is not there whole come later; the record has its fields.
+// RANDOM.json beside it. Node ids are used again, so they name no files. If it has a base, a journal RANDOM.extents has which
+// bytes are written (extents.go): all else is read from the base when it is wanted, and copied in the bucket where a whole part
+// has none of the draft's own.
 //
 // A write is one pwrite under the draft's lock, and one more generation. Publishing takes bytes into memory while writers
 // are kept out, and sends them from there: no lock is held over the network, and what is sent is what the draft was at

@@ -60,6 +60,7 @@ type Info struct {
 	Dirty bool      // something was written since the last publish; after a restart it is not known, and true
 	// Untouched says that nothing was written since Create. Removed says that it has no name any more.
 	Untouched, Removed bool
+	Appends            bool           // somebody has opened it to append to it
 	Object             *hearth.Object // the last one that was published and that Options.Published was told of; nil means none
 	Base               *hearth.Object // that, whoever was told of it, or the one that the draft changes; nil means none
 	Users              int            // that hold it
@@ -98,6 +99,7 @@ type Draft struct {
 	began    int64    // the size of the base with which it began, if ext is not nil
 	journal  *os.File // of ext, open with file
 	users    int      // handles
+	appends  bool     // by one of them, now or before
 	pins     int      // those, and a publish that runs
 	blocks   int64    // bytes allocated, when file was closed
 	durable  bool     // a Sync has answered
@@ -143,6 +145,13 @@ func (d *Draft) Hold() error {
 	}
 	d.users++
 	return nil
+}
+
+// Append says that somebody has opened it to append to it: it grows, and may stay open for long.
+func (d *Draft) Append() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.appends = true
 }
 
 // Release is one handle less. With the last one a draft that was published goes.
@@ -498,7 +507,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data")}
 }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }

@@ -257,6 +257,18 @@ func writeInPlace(e *env) {
 		e.Errorf("%d uploads are left", n)
 	}
 	h.quit()
+
+	// A log is in the bucket while it is open.
+	h = e.mount(o, writable(settings{endpoint: p.endpoint, link: ", publish_every: 1s"}))
+	f, err := os.OpenFile(filepath.Join(h.dir, "job.log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	e.must(err, "open a log")
+	for _, text := range []string{"one\n", "one\ntwo\n"} {
+		_, err = f.WriteString(text[len(text)-4:])
+		e.must(err, "append to the log")
+		e.eventually("the log in the bucket", func() bool { return slices.Contains(e.keys(o), "job.log") && string(e.object(o, "job.log")) == text })
+	}
+	e.must(f.Close(), "close the log")
+	h.quit()
 }
 
 // object is an object's bytes.

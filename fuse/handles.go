@@ -3,6 +3,7 @@ package fuse
 import (
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -15,9 +16,28 @@ type handles struct {
 	drafts *draft.Store
 	table  *table
 
-	mu      sync.Mutex     // guards what follows, and keeps a draft from beginning between a look for it and its hold
-	open    map[uint64]int // how often, by node
-	writers map[uint64]int // how often for writing, by node
+	mu      sync.Mutex      // guards what follows, and keeps a draft from beginning between a look for it and its hold
+	open    map[uint64]int  // how often, by node
+	writers map[uint64]int  // how often for writing, by node
+	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
+}
+
+// The value of a row says what a file is open for.
+const (
+	forReading = iota
+	forWriting
+	forAppending
+)
+
+// purpose is what a file is opened for.
+func purpose(flags uint32) int32 {
+	switch {
+	case !writes(flags):
+		return forReading
+	case flags&syscall.O_APPEND != 0:
+		return forAppending
+	}
+	return forWriting
 }
 
 // begin makes a draft that all handles of its node hold: of base, if that is not nil, else of no bytes.
@@ -34,6 +54,9 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
+	if err == nil && h.appends[id] {
+		d.Append()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", at.Key, err)
 	}
@@ -41,11 +64,8 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 }
 
 // add is an open more of a node. An error says that its draft has just gone.
-func (h *handles) add(node uint64, writes bool) (handle uint64, err error) {
-	x := tableRow{node: node, kind: held}
-	if writes {
-		x.value = 1
-	}
+func (h *handles) add(node uint64, flags uint32) (handle uint64, err error) {
+	x := tableRow{node, held, purpose(flags)}
 	row := h.table.put(x) // before the answer
 	if err := h.inherit(x); err != nil {
 		h.table.clear(row)
@@ -62,10 +82,16 @@ func (h *handles) inherit(x tableRow) error {
 		if err := d.Hold(); err != nil {
 			return err
 		}
+		if x.value == forAppending {
+			d.Append()
+		}
 	}
 	h.open[x.node]++
-	if x.value != 0 {
+	if x.value != forReading {
 		h.writers[x.node]++
+	}
+	if x.value == forAppending {
+		h.appends[x.node] = true
 	}
 	return nil
 }
@@ -106,7 +132,7 @@ func (h *handles) forget(node uint64, release func(node, handle uint64, writes b
 	}
 	for row, x := range rows {
 		if x.node == node && x.kind == held {
-			release(node, uint64(row+2), x.value != 0)
+			release(node, uint64(row+2), x.value != forReading)
 		}
 	}
 }
@@ -117,6 +143,7 @@ func (h *handles) drop(node, handle uint64, writes bool) *draft.Draft {
 	if writes {
 		if h.writers[node]--; h.writers[node] <= 0 {
 			delete(h.writers, node)
+			delete(h.appends, node)
 		}
 	}
 	if h.open[node]--; h.open[node] <= 0 {

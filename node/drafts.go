@@ -328,12 +328,35 @@ func (n *Node) publishStaged(s *draft.Store) {
 	}
 }
 
-// cleanEvery is how often uploads that were broken off are looked for, and stagedEvery what was staged for too long.
-const cleanEvery, stagedEvery = time.Minute, 5 * time.Second
+// largeLog is the size in bytes from which an open file is published once it has grown by a tenth: each time costs copies of all that
+// it had.
+const largeLog = 64 << 20
 
-// tendDrafts has uploads that were broken off removed, and publishes what nobody renames, until the node ends.
+// publishOpen publishes what is appended to and stays open: other nodes read a log while it is written.
+func (n *Node) publishOpen(s *draft.Store) {
+	for _, i := range s.All() {
+		d, ok := s.ID(i.ID)
+		l := n.links.named(i.Link)
+		if !ok || l == nil || l.Staging.Interval() == 0 {
+			continue
+		}
+		age, every := n.now().Sub(i.Since), l.Staging.Interval()
+		switch {
+		case !i.Appends || i.Users == 0 || !i.Dirty || i.Removed || n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 || age < every:
+		case i.State != draft.Opened && (i.State != draft.Waiting || age%every >= tendEvery): // what failed is tried again as often
+		case i.Object != nil && i.Size >= largeLog && i.Size < i.Object.Size+i.Object.Size/10:
+		default:
+			n.publishBehind(d)
+		}
+	}
+}
+
+// cleanEvery is how often uploads that were broken off are looked for, and tendEvery what is to be published that nobody closes.
+const cleanEvery, tendEvery = time.Minute, time.Second
+
+// tendDrafts has uploads that were broken off removed, and publishes what nobody renames or closes, until the node ends.
 func (n *Node) tendDrafts(s *draft.Store) {
-	clean, staged := time.NewTicker(cleanEvery), time.NewTicker(stagedEvery)
+	clean, staged := time.NewTicker(cleanEvery), time.NewTicker(tendEvery)
 	defer clean.Stop()
 	defer staged.Stop()
 	n.cleanDrafts(s)
@@ -343,6 +366,7 @@ func (n *Node) tendDrafts(s *draft.Store) {
 			n.cleanDrafts(s)
 		case <-staged.C:
 			n.publishStaged(s)
+			n.publishOpen(s)
 		case <-n.ctx.Done():
 			return
 		}

@@ -83,6 +83,58 @@ func TestWhatNobodyRenamesIsPublished(t *testing.T) {
 	}
 }
 
+func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
+	// A file that is open to be appended to is published each publish_every, from 64 MiB on once it has grown by a tenth. Another one
+	// that is open is not, nor one with a temporary name, nor any if publish_every is 0.
+	s, _, c := outage(t, "immutable")
+	var late atomic.Int64
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+	})
+	log, other, tmp := written(t, n, "log", "one", 0), written(t, n, "model", "half", 0), written(t, n, "log.tmp", "tmp", 0)
+	log.Append()
+	tmp.Append()
+	store := n.drafts.store.Load()
+	tick := func(age time.Duration, due bool) {
+		t.Helper()
+		late.Add(int64(age))
+		n.publishOpen(store)
+		if busy := n.drafts.behindOf(log.Info().File, 0) > 0; !due && busy {
+			t.Fatal("it is published")
+		}
+		if due && !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return !log.Info().Dirty && n.drafts.behindOf(log.Info().File, 0) == 0 }) {
+			t.Fatalf("it is not published: %+v", log.Info())
+		}
+	}
+	grow := func(to int64) {
+		t.Helper()
+		if err := log.Truncate(to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick(29*time.Second, false)
+	tick(2*time.Second, true)
+	tick(time.Minute, false)
+	grow(4)
+	tick(time.Minute, true)
+	grow(largeLog)
+	tick(time.Minute, true)
+	grow(largeLog + largeLog/11)
+	tick(time.Minute, false)
+	grow(largeLog + largeLog/9)
+	n.links.list()[0].Staging.Every = -1
+	tick(time.Minute, false)
+	n.links.list()[0].Staging.Every = 0
+	tick(time.Minute, true)
+	if got := keysOf(t, s); got != "dir/known log" {
+		t.Errorf("the bucket has %q", got)
+	}
+	log.Release()
+	other.Release()
+	tmp.Release()
+}
+
 func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {
 	// The node was killed when a directory had its new name and nothing of it was in the bucket: the next one publishes all of it, the
 	// file that was written last at the end. What has a temporary name stays.

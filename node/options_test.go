@@ -59,6 +59,7 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"temporary names":      {Link{Origin: bucket, Staging: Staging{Patterns: []string{"*.part"}, Age: time.Second}}, Mount{}, ""},
 		"no temporary names":   {Link{Origin: bucket, Staging: Staging{Patterns: []string{}}}, Mount{}, ""},
 		"a wrong pattern":      {Link{Origin: bucket, Staging: Staging{Patterns: []string{"a/b"}}}, Mount{}, `link /: staging: "a/b" has a slash`},
+		"too often":            {Link{Origin: bucket, Staging: Staging{Every: time.Millisecond}}, Mount{}, "link /: publish_every: 1ms is below 1s, the least"},
 		"too short an age":     {Link{Origin: bucket, Staging: Staging{Age: time.Millisecond}}, Mount{}, "link /: staging_age: 1ms is below 1s, the least"},
 	} {
 		c.link.Path, c.m.Dir = "/", "/mnt"
@@ -180,6 +181,7 @@ func TestTemporaryNamesOfALinkThatAMountMakes(t *testing.T) {
 		{Staging{Patterns: []string{}}, Staging{}, "staging none differs from *.tmp,"},
 		{Staging{Patterns: []string{"*.a", "b"}}, l.Staging, "staging *.a,b differs from none"},
 		{Staging{Age: time.Second}, Staging{}, "staging_age 1s differs from 10m0s"},
+		{Staging{Every: -1}, Staging{}, "publish_every 0s differs from 30s"},
 	} {
 		if got := c.asks.Differs(c.has); c.says == "" && got != "" || !strings.HasPrefix(got, c.says) {
 			t.Errorf("%+v of %+v: %q", c.asks, c.has, got)

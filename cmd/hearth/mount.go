@@ -113,6 +113,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 		o.CAFile = fromHere(o.CAFile)
 		request.Origin = &o
 		request.Write, request.Fsync = cmp.Or(request.Write, s.Root.Write), cmp.Or(request.Fsync, s.Root.Fsync)
+		request.Staging.Every = cmp.Or(request.Staging.Every, s.Root.Staging.Every)
 		if request.Staging.Age = cmp.Or(request.Staging.Age, s.Root.Staging.Age); request.Staging.Patterns == nil {
 			request.Staging.Patterns = s.Root.Staging.Patterns
 		}

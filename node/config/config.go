@@ -36,12 +36,15 @@ type Link struct {
 	Staging Staging `json:"staging,omitzero"`
 }
 
-// Staging says which names of a link are temporary, and for how long.
+// Staging says what of a link's files stays on this node's disk, and for how long: those with temporary names, and those that are
+// appended to.
 type Staging struct {
 	// Patterns are shell patterns of one name of a path. nil means draft.DefaultTemporary, an empty list means none.
 	Patterns []string `json:"patterns,omitzero"`
 	// Age is how long after its last close what has such a name is published all the same, at least LeastStagingAge. 0 means 10 min.
 	Age time.Duration `json:"age,omitempty"`
+	// Every is how often an open file that is appended to (O_APPEND) is published, at least a second. 0 means 30 s, and less never.
+	Every time.Duration `json:"every,omitempty"`
 }
 
 // LeastStagingAge leaves a program the time to rename what it has closed.
@@ -52,6 +55,9 @@ func (s Staging) Temporary() (draft.Temporary, error) { return draft.ParseTempor
 
 // After returns the age in force.
 func (s Staging) After() time.Duration { return cmp.Or(s.Age, 10*time.Minute) }
+
+// Interval returns Every in force; 0 means never.
+func (s Staging) Interval() time.Duration { return max(0, cmp.Or(s.Every, 30*time.Second)) }
 
 func (s Staging) patterns() []string {
 	if s.Patterns == nil {
@@ -68,6 +74,9 @@ func (s Staging) Problem() (key string, err error) {
 	if s.Age != 0 && s.Age < LeastStagingAge {
 		return "staging_age", fmt.Errorf("staging_age: %v is below %v, the least, since a program needs time to rename what it has closed", s.Age, LeastStagingAge)
 	}
+	if s.Every > 0 && s.Every < time.Second {
+		return "publish_every", fmt.Errorf("publish_every: %v is below 1s, the least; 0 publishes a file at its close alone", s.Every)
+	}
 	return "", nil
 }
 
@@ -78,6 +87,8 @@ func (s Staging) Differs(has Staging) string {
 		return fmt.Sprintf("staging %s differs from %s", listed(s.Patterns), listed(has.patterns()))
 	case s.Age != 0 && s.Age != has.After():
 		return fmt.Sprintf("staging_age %v differs from %v", s.Age, has.After())
+	case s.Every != 0 && s.Interval() != has.Interval():
+		return fmt.Sprintf("publish_every %v differs from %v", s.Interval(), has.Interval())
 	}
 	return ""
 }

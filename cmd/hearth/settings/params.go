@@ -213,7 +213,8 @@ func originParams() []Param {
 		Param{Key: "fsync", Kind: "disk or bucket", Default: "disk", Help: linkSyncs,
 			set: with(fsyncChoice, func(s *Settings) *string { return &s.Root.Fsync })},
 		stagingParam("staging", func(s *Settings) *config.Staging { return &s.Root.Staging }),
-		stagingAgeParam("staging_age", func(s *Settings) *config.Staging { return &s.Root.Staging }))
+		stagingAgeParam("staging_age", func(s *Settings) *config.Staging { return &s.Root.Staging }),
+		publishEveryParam("publish_every", func(s *Settings) *config.Staging { return &s.Root.Staging }))
 }
 
 func stagingParam(key string, field func(*Settings) *config.Staging) Param {
@@ -226,6 +227,12 @@ func stagingAgeParam(key string, field func(*Settings) *config.Staging) Param {
 	return Param{Key: key, Kind: "duration", Default: "10m",
 		Help: "how long after its last close what still has a temporary name is published as it is; at least 1s",
 		set:  with(parseStagingAge, func(s *Settings) *time.Duration { return &field(s).Age })}
+}
+
+func publishEveryParam(key string, field func(*Settings) *config.Staging) Param {
+	return Param{Key: key, Kind: "duration", Default: "30s",
+		Help: "how often an open file that is appended to (O_APPEND) is published, from 64 MiB on once it has grown by a tenth, too; at least 1s, 0: at close alone",
+		set:  with(parsePublishEvery, func(s *Settings) *time.Duration { return &field(s).Every })}
 }
 
 // What a link says for its mounts.
@@ -251,6 +258,7 @@ func linkParams() []Param {
 			set: with(fsyncChoice, func(s *Settings) *string { return &link(s).Fsync })},
 		stagingParam("links[].staging", func(s *Settings) *config.Staging { return &link(s).Staging }),
 		stagingAgeParam("links[].staging_age", func(s *Settings) *config.Staging { return &link(s).Staging }),
+		publishEveryParam("links[].publish_every", func(s *Settings) *config.Staging { return &link(s).Staging }),
 	}
 	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
 }

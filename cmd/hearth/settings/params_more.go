@@ -72,7 +72,7 @@ func mountParams() []Param {
 	rows = append(rows, mountOf("mounts[].", "", element)...)
 	rows = append(rows, mountOf("", "mount.", func(s *Settings) *config.Mount { return &s.Mount })...)
 	asked := func(s *Settings) *config.Staging { return &s.Staging }
-	for _, p := range []Param{stagingParam("mount.staging", asked), stagingAgeParam("mount.staging_age", asked)} {
+	for _, p := range []Param{stagingParam("mount.staging", asked), stagingAgeParam("mount.staging_age", asked), publishEveryParam("mount.publish_every", asked)} {
 		p.Flag, p.FlagOnly, p.Default = strings.ReplaceAll(strings.TrimPrefix(p.Key, "mount."), "_", "-"), true, "the link's"
 		rows = append(rows, p)
 	}

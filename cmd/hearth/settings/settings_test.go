@@ -408,7 +408,7 @@ func TestTemporaryNamesByFlagsAndVariables(t *testing.T) {
 		}
 	}
 	s := &Settings{}
-	if err := s.MountOptions([]string{"staging=*.part", "staging_age=1m"}, false); err != nil || len(s.Staging.Patterns) != 1 || s.Staging.Age != time.Minute {
+	if err := s.MountOptions([]string{"staging=*.part", "staging_age=1m", "publish_every=0"}, false); err != nil || len(s.Staging.Patterns) != 1 || s.Staging.Age != time.Minute || s.Staging.Interval() != 0 {
 		t.Errorf("-o: %+v, %v", s.Staging, err)
 	}
 }
@@ -423,6 +423,7 @@ func TestWrongTemporaryNames(t *testing.T) {
 		"staging_age: 999ms":                           `h.yaml:1: staging_age: "999ms" is below 1s, the least`,
 		"staging_age: 0s":                              "staging: [] has no temporary names",
 		"staging_age: soon":                            `"soon" is not a duration`,
+		"publish_every: 999ms":                         `h.yaml:1: publish_every: "999ms" is below 1s, the least`,
 		"staging: [*.tmp]":                             "begins with * or & needs quotes",
 		"staging: {a: b}":                              "staging has no keys below it",
 	} {

@@ -94,6 +94,18 @@ func parseStagingAge(s string) (time.Duration, error) {
 	return d, err
 }
 
+// parsePublishEvery reads how often what is appended to is published; never is less than 0.
+func parsePublishEvery(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	switch {
+	case err == nil && d == 0:
+		return -1, nil
+	case err == nil && d < time.Second:
+		return 0, fmt.Errorf("%q is below 1s, the least; 0 publishes a file at its close alone", s)
+	}
+	return d, err
+}
+
 // parseBool reads true and false as YAML and people write them.
 func parseBool(s string) (bool, error) {
 	switch strings.ToLower(s) {
