@@ -34,6 +34,8 @@ type Link struct {
 	Fsync string `json:"fsync,omitempty"`
 	// Staging says which names stay on this node until they are others.
 	Staging Staging `json:"staging,omitzero"`
+	// NoSeed has what was just written not offered to the owners of its blocks.
+	NoSeed bool `json:"no_seed,omitempty"`
 }
 
 // Staging says which names of a link are temporary, and for how long.
