@@ -70,7 +70,7 @@ func (n *Node) openOwners() {
 	if a == nil {
 		return
 	}
-	o := owners.ServedOptions{Known: a.part.Check, Peek: a.peekAt, Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
+	o := owners.ServedOptions{Known: a.part.Check, Peek: n.seedFrom, Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
 		Volumes: &owners.Kept{Own: n.toVolumes(), Store: n.volumes, Known: n.volumesKnown}}
 	var load ring.Load
 	if n.disk != nil {

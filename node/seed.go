@@ -329,9 +329,12 @@ func (n *Node) room(dir string, bytes int64) error {
 	return err
 }
 
-// peekAt asks another node for a block that it holds.
-func (a *around) peekAt(ctx context.Context, id string, b hearth.Block) (*hearth.View, error) {
-	p := a.Peer(id)
+// seedFrom asks the node that wrote a block for it. Where the link says seed: off, nothing is taken that is not the bucket's word.
+func (n *Node) seedFrom(ctx context.Context, id string, b hearth.Block) (*hearth.View, error) {
+	if l := n.links.named(b.Object.Link); l == nil || l.NoSeed {
+		return nil, hearth.ErrRefused
+	}
+	p := n.ring.Peer(id)
 	if p == nil {
 		return nil, wire.ErrDown
 	}

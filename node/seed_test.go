@@ -315,6 +315,11 @@ func TestAPublishedDraftIsReadFromTheCache(t *testing.T) {
 		if gets := p.Stats().Get.Requests - before; (gets > 0) != off {
 			t.Errorf("seed: off is %v, and the bucket had %d GETs", off, gets)
 		}
+		if off { // nor is anything taken from others
+			if _, err := n.seedFrom(t.Context(), "peer", o.Block(0)); !errors.Is(err, hearth.ErrRefused) {
+				t.Error(err)
+			}
+		}
 		if s := n.draftsLine(); s.Unseeded != 0 {
 			t.Errorf("%+v", s)
 		}
