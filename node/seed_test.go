@@ -325,3 +325,33 @@ func TestAPublishedDraftIsReadFromTheCache(t *testing.T) {
 		}
 	}
 }
+
+func TestSeedsGiveWayToWriters(t *testing.T) {
+	// A file that was published waits to be seeded, and takes more than half of the cache disk. A writer that needs the room gets it:
+	// the seed is dropped, and the file is in the bucket.
+	_, _, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	if _, err := n.openDrafts(); err != nil {
+		t.Fatal(err)
+	}
+	s := newSeeding(n.pool, n.disk, 1) // nobody works at it
+	n.drafts.seeds.Store(s)
+	text := strings.Repeat("0123456789abcde\n", 40<<16)
+	first := written(t, n, "first", text, 0)
+	if _, err := first.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.Release()
+	if _, there := n.drafts.store.Load().Find(first.Info().Name); !there || s.waiting != int64(len(text)) {
+		t.Fatalf("%d bytes wait", s.waiting)
+	}
+	second := written(t, n, "second", text, 0)
+	defer second.Release()
+	if _, there := n.drafts.store.Load().Find(first.Info().Name); there || s.dropped.Load() != int64(len(text)) {
+		t.Errorf("the draft stays; %d bytes were dropped", s.dropped.Load())
+	}
+	if _, err := second.Publish(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.clear()
+}
