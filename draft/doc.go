@@ -25,6 +25,9 @@
 // nothing was promised. What cannot be read is set aside (.aside), never dropped: only a draft whose object the
 // bucket has, or that was removed, goes.
 //
+// A Seed has the bytes of the object that was published last, for caches, as long as the file has them: each part is compared with
+// the hash of what was sent. The files stay for it.
+//
 // A kill between the origin's answer to Begin and the record with its id leaves an upload that nobody knows. The record has
 // said before that one begins, when, and for which key: so it is found in the origin's list of uploads, and aborted.
 package draft

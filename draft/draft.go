@@ -101,6 +101,7 @@ type Draft struct {
 	users    int      // handles
 	appends  bool     // by one of them, now or before
 	pins     int      // those, and a publish that runs
+	seeds    int      // that keep the files, and no file open
 	blocks   int64    // bytes allocated, when file was closed
 	durable  bool     // a Sync has answered
 	changed  bool     // the record is older than what it tells
@@ -183,18 +184,22 @@ func (d *Draft) pinLocked() error {
 	return nil
 }
 
-// unpin closes the file with the last pin. A draft that is published and clean goes then.
-func (d *Draft) unpin() {
+// unpin is one pin less.
+func (d *Draft) unpin() { d.leave(&d.pins) }
+
+// leave is one pin or seed less. The file is closed with the last pin. A draft that is published and clean goes with the last of
+// both.
+func (d *Draft) leave(of *int) {
 	s := d.s
 	s.mu.Lock()
 	d.mu.Lock()
-	d.pins--
+	*of--
 	going, left := false, false
 	if d.pins == 0 {
 		if err := d.closeLocked(); err != nil {
 			s.log("close draft %s: %v", d.name.Key, err)
 		}
-		if going = !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
+		if going = d.seeds == 0 && !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
 			d.gone, left = true, len(d.abort)+len(d.begins) > 0
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)

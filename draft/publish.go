@@ -246,7 +246,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 		return false, err
 	}
 	n := t.size
-	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen}
+	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen, sums: [][]byte{t.sum}}
 	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
 		d.sent.Add(n)
 		return up.Put(ctx, u, bytes.NewReader(t.data))

@@ -461,7 +461,7 @@ func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (part
 		}
 		parts, sums = append(parts, p.Part), append(sums, p.sum)
 	}
-	a.Sum = combine(sums)
+	a.Sum, a.sums = combine(sums), sums
 	return parts, a, nil
 }
 

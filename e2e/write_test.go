@@ -33,6 +33,8 @@ func writeScenarios() []scenario {
 			}, run: writeKills},
 		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: writeStaged},
 		{name: "write-in-place", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands, 5 programs"), run: writeInPlace},
+		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
+		{name: "write-seed-ring", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files, 3 nodes"), run: writeSeedRing},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }

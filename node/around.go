@@ -41,6 +41,8 @@ type around struct {
 	// peers. owners is nil on a node without a disk tier.
 	owners, volumes *owners.Owners
 	served          *owners.Served
+
+	lending func(wiring.Answers) wiring.Answers // adds what the node seeds
 }
 
 var _ wiring.Router = (*around)(nil)
@@ -51,7 +53,7 @@ func (a *around) List(origin namespace.Origin) namespace.Origin { return a.names
 // Serve implements wiring.Router.
 func (a *around) Serve(answers wiring.Answers) error {
 	answers.Owned = watch.Peers{Source: answers.Owned}
-	a.part.Answer(answers)
+	a.part.Answer(a.lending(answers))
 	return nil
 }
 
@@ -68,7 +70,7 @@ func (n *Node) openOwners() {
 	if a == nil {
 		return
 	}
-	o := owners.ServedOptions{Known: a.part.Check, Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
+	o := owners.ServedOptions{Known: a.part.Check, Peek: n.seedFrom, Readers: n.readers, Throttled: n.throttled, Connections: n.forWarmUp,
 		Volumes: &owners.Kept{Own: n.toVolumes(), Store: n.volumes, Known: n.volumesKnown}}
 	var load ring.Load
 	if n.disk != nil {
@@ -159,7 +161,7 @@ func (n *Node) openRing(ctx context.Context) error {
 	if n.disk != nil {
 		id = n.disk.NodeID()
 	}
-	a := &around{}
+	a := &around{lending: n.lending}
 	part, err := ring.New(ctx, ring.Options{Membership: n.config.Ring, Pool: n.pool, Log: n.config.Log, Link: n.linked, Away: origin.Away,
 		Figures: n.figures, Reads: a.reads}, id)
 	if err != nil {

@@ -31,6 +31,8 @@ type drafts struct {
 	seen    []draft.Info    // by the last look
 
 	published, failures atomic.Int64
+
+	seeds atomic.Pointer[seeding] // nil means that nothing was published yet
 }
 
 // openDrafts opens the drafts on the cache disks.
@@ -47,12 +49,13 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.disk.Room, Published: n.published, Staged: n.stagedAs,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.room, Published: n.published, Staged: n.stagedAs,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.drafts.store.Store(s)
+	n.openSeeding()
 	n.group.Go(func() error {
 		n.tendDrafts(s)
 		return nil
@@ -130,6 +133,7 @@ func (n *Node) published(d *draft.Draft, o hearth.Object) {
 		id = 0 // the tree has an id of its own for each directory
 	}
 	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, id) })
+	n.seed(d, &o)
 	ctx, cancel := context.WithTimeout(n.ctx, settling)
 	defer cancel()
 	n.settle(ctx)

@@ -97,7 +97,7 @@ func (n *Node) keep(k *fuse.Kept, x *mounted) {
 		n.events.Warn("the mount outlives this process only by hearth upgrade: Linux before 6.9 does not ask the next one for what a killed one has taken", "dir", x.Dir)
 	}
 	l := x.link
-	r := admin.MountRequest{Mount: x.Mount, Origin: &l.Origin, FailStale: l.FailStale, Staging: l.Staging} // Prefix is in the tree by now
+	r := admin.MountRequest{Mount: x.Mount, Origin: &l.Origin, FailStale: l.FailStale, NoSeed: l.NoSeed, Staging: l.Staging} // Prefix is in the tree by now
 	text, err := json.Marshal(r)
 	if err == nil {
 		err = n.config.Keeper.Keep(keep.Mount{ID: x.id, Kept: k, Request: text})

@@ -67,7 +67,7 @@ func (n *Node) otherBucket(ctx context.Context, bucket string) (s3gw.Link, error
 		}
 		o := l.Origin
 		o.URL, o.Identity = "s3://"+bucket, ""
-		made, _, err := n.linkTo(ctx, admin.MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale, Staging: l.Staging})
+		made, _, err := n.linkTo(ctx, admin.MountRequest{Mount: Mount{Freshness: l.Freshness}, Origin: &o, FailStale: l.FailStale, NoSeed: l.NoSeed, Staging: l.Staging})
 		if err != nil {
 			return s3gw.Link{}, err
 		}

@@ -205,6 +205,9 @@ func (n *Node) draftsLine() *status.Drafts {
 	}
 	s := status.SumDrafts(n.unpublished(), n.now())
 	s.Published, s.Failures = n.drafts.published.Load(), n.drafts.failures.Load()
+	if x := n.drafts.seeds.Load(); x != nil {
+		s.Seeded, s.Unseeded = x.seeded.Load(), x.dropped.Load()
+	}
 	return s
 }
 

@@ -103,7 +103,7 @@ func (f *mountFlags) make(cmd *cobra.Command, s *settings.Settings, origin, dir 
 	if meant := meantURL(origin); meant != "" {
 		return cli.Usagef("%s is no origin: did you mean %s?", origin, meant)
 	}
-	request := admin.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale, Staging: s.Staging}
+	request := admin.MountRequest{Mount: s.Mount, FailStale: s.Root.FailStale, NoSeed: s.Root.NoSeed, Staging: s.Staging}
 	request.Dir = dir
 	request.Freshness = s.Root.Freshness
 	if isURL(origin) {

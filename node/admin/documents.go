@@ -109,6 +109,8 @@ type MountRequest struct {
 	Origin *config.Origin `json:"origin,omitempty"`
 	// FailStale is the setting of a link that is made for this request.
 	FailStale bool `json:"fail_stale,omitempty"`
+	// NoSeed is as FailStale.
+	NoSeed bool `json:"no_seed,omitempty"`
 	// Staging is that of a link that is made for this request. A link that there is has to have what is set here.
 	Staging config.Staging `json:"staging,omitzero"`
 	// Handed says that a descriptor of Dir comes with the request, since only the client can walk to Dir: see

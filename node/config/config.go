@@ -34,6 +34,8 @@ type Link struct {
 	Fsync string `json:"fsync,omitempty"`
 	// Staging says which names stay on this node until they are others.
 	Staging Staging `json:"staging,omitzero"`
+	// NoSeed has what was just written not offered to the owners of its blocks, and nothing taken that other nodes offer so.
+	NoSeed bool `json:"no_seed,omitempty"`
 }
 
 // Staging says what of a link's files stays on this node's disk, and for how long: those with temporary names, and those that are

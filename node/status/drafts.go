@@ -71,6 +71,10 @@ type Drafts struct {
 	// Published counts drafts that became objects, and Failures requests for that which failed, since the node started.
 	Published int64 `json:"published"`
 	Failures  int64 `json:"failures"`
+	// Seeded are bytes of published drafts that were put into the cache before anybody read them, here or at other nodes, and
+	// Unseeded those for which there was no room or time.
+	Seeded   int64 `json:"seeded"`
+	Unseeded int64 `json:"unseeded"`
 	// Troubles say what is wrong with drafts, by state: failed, waiting (for more than a minute), set_aside.
 	Troubles []DraftTrouble `json:"troubles,omitempty"`
 }

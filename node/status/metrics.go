@@ -58,6 +58,8 @@ func table() []row {
 		{"hearth_drafts_oldest_seconds", "drafts.oldest_s", "For how long the oldest written file has been kept from its bucket, which was away or refused it; 0: none is."},
 		{"hearth_drafts_published_total", "drafts.published", "Files that were written and became objects."},
 		{"hearth_drafts_failures_total", "drafts.failures", "Requests to buckets that failed while written files were published."},
+		{"hearth_drafts_seeded_bytes_total", "drafts.seeded", "Bytes that were just written and were put into the cache, here or at the nodes that own them, before anybody read them."},
+		{"hearth_drafts_unseeded_bytes_total", "drafts.unseeded", "Bytes that were just written and for which the cache had no room or time: their first reader asks the bucket."},
 		{"hearth_memory_views", "memory.views", "Views alive; a number that only grows is a bug."},
 
 		{"hearth_volume_used_bytes", "tiers[].volumes[volume=address].used", "Bytes of a volume's segments in which anything was written, by any node."},

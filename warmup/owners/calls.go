@@ -31,6 +31,9 @@ const (
 	// callKeep has blocks of one extent loaded and kept. The answer is a byte: how many of the first are kept. Only
 	// volumes know it; disks are loaded by Fills.
 	callKeep
+	// callSeeded has blocks of one extent, which were just written, fetched from the node that wrote them. The answer is a byte
+	// for each.
+	callSeeded
 
 	// ofVolumes is added to the number of a call that is about volumes, in the place of the disk tier.
 	ofVolumes = 8
@@ -77,7 +80,7 @@ func (x *object) object() (*hearth.Object, error) {
 		ModTime: time.Unix(x.Sec, x.Nano).UTC()}, nil
 }
 
-// run is the body of callCheck and callKeep: N blocks of an extent.
+// run is the body of callCheck and callKeep, and a part of callSeeded's: N blocks of an extent.
 type run struct {
 	Object object `json:"object"`
 	First  int64  `json:"first"`
@@ -89,6 +92,10 @@ func parseRun(body []byte) (first hearth.Block, n int, err error) {
 	if json.Unmarshal(body, &r) != nil {
 		return first, 0, errBody
 	}
+	return r.blocks()
+}
+
+func (r *run) blocks() (first hearth.Block, n int, err error) {
 	o, err := r.Object.object()
 	if err != nil {
 		return first, 0, err
@@ -125,7 +132,7 @@ func parseOffer(body []byte) (all []*hearth.Object, since time.Duration, err err
 	return all, time.Duration(x.SinceS) * time.Second, nil
 }
 
-// These say what became of an object that was offered.
+// These say what became of an object that was offered, or of a block.
 const (
 	wasDeclined = iota // nothing was read
 	wasHeld

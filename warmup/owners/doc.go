@@ -13,6 +13,8 @@
 //	flush  before anything is counted, at each owner where something was found or loaded
 //	       since the last flush. An owner that cannot be asked is believed to hold nothing
 //	       until it could be flushed.
+//	seed   what was just written is offered to its owner by a Call. If the owner's disk has room
+//	       by its policy, the owner fetches it by Peeks from the node that wrote it.
 //	check  a part of an extent at a time: the owner reads it from its device.
 //
 // All of them ask the ranks of an extent as a reader does. First comes the owner. If it

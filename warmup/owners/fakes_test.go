@@ -268,6 +268,7 @@ type fakeNode struct {
 	router   *route.Router
 	slowed   atomic.Int64
 	fills    atomic.Int64 // that were answered, each for a block
+	peeks    atomic.Int64 // that were answered
 	room     fakeRoom
 	listener net.Listener
 	end      func()
@@ -288,6 +289,17 @@ func (n *fakeNode) Names() map[string]string {
 	return all
 }
 
+// peekAt is ServedOptions.Peek.
+func (n *fakeNode) peekAt(ctx context.Context, id string, b hearth.Block) (*hearth.View, error) {
+	n.mu.Lock()
+	p := n.peers[id]
+	n.mu.Unlock()
+	if p == nil {
+		return nil, wire.ErrDown
+	}
+	return p.Peek(ctx, b, 0, b.Len())
+}
+
 // rig is some nodes with one origin.
 type rig struct {
 	t      testing.TB
@@ -302,7 +314,7 @@ func newRig(t testing.TB, n int) *rig {
 			disk: &fakeDisk{blocks: map[hearth.ID]bool{}, bad: map[hearth.ID]bool{}}}
 		x.router = route.New(x.id)
 		x.own = cache.Through(x.disk, r.origin, cache.Always)
-		x.served = NewServed(ServedOptions{Own: x.own, Ahead: x.own, Disk: x.disk, Known: r.known,
+		x.served = NewServed(ServedOptions{Own: x.own, Ahead: x.own, Disk: x.disk, Known: r.known, Peek: x.peekAt,
 			Readers: func() int64 { return 0 }, Throttled: x.slowed.Load, Connections: func() int { return 56 }})
 		x.owners = New(Options{Router: x.router, Names: x.Names, Disk: x.disk, Served: x.served})
 		r.serve(x)
@@ -346,6 +358,13 @@ func (r *rig) serve(x *fakeNode) {
 		Run: func(ctx context.Context, first hearth.Block, n int, load bool, each func(hearth.Block, *hearth.View, error) bool) {
 			x.fills.Add(int64(n))
 			x.served.Run(ctx, first, n, each)
+		},
+		Peek: func(_ context.Context, b hearth.Block, _, n int) (*hearth.View, error) {
+			if b.Object.Key == "lost" {
+				return nil, hearth.ErrMiss
+			}
+			x.peeks.Add(1)
+			return hearth.NewView(make([]byte, n)), nil
 		},
 		Calls: x.served.Calls(),
 	}})

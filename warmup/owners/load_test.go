@@ -405,7 +405,7 @@ func (d *slowDisk) Flush(ctx context.Context) error {
 func FuzzBodies(f *testing.F) {
 	// Whatever a peer sends is understood or refused, and nothing panics.
 	o := hearth.Object{Link: "l", Key: "k\xff", ETag: "e", Size: 3 << 20, ModTime: time.Unix(5, 6).UTC(), Version: [16]byte{1, 2}}
-	for _, document := range []any{run{objectOf(&o), 1, 2}, offer{[]object{objectOf(small(1).Object)}, 9}, room{1, 2}, warmup.Verdict{Whole: 1}} {
+	for _, document := range []any{run{objectOf(&o), 1, 2}, seed{run{objectOf(&o), 1, 2}, "n"}, offer{[]object{objectOf(small(1).Object)}, 9}, room{1, 2}, warmup.Verdict{Whole: 1}} {
 		v, err := view(document)
 		if err != nil {
 			f.Fatal(err)
@@ -427,6 +427,9 @@ func FuzzBodies(f *testing.F) {
 			if again, m, err := parseRun(v.Bytes()); err != nil || m != n || *again.Object != *x {
 				t.Errorf("%+v became %+v: %v", x, again.Object, err)
 			}
+		}
+		if first, n, from, err := parseSeed(body); err == nil && (n < 1 || n > hearth.ExtentBlocks || first.Index+int64(n) > first.Object.Blocks() || from == "") {
+			t.Errorf("%d blocks from %d of %d, from %q", n, first.Index, first.Object.Blocks(), from)
 		}
 		if objects, since, err := parseOffer(body); err == nil && (len(objects) == 0 || len(objects) > mostOffered || since < 0) {
 			t.Errorf("%d objects, %v", len(objects), since)

@@ -47,6 +47,8 @@ type ServedOptions struct {
 	Disk  Disk
 	// Volumes keep blocks for warm-ups of volumes. nil means that this node has none.
 	Volumes *Kept
+	// Peek asks another node for a whole block that it holds.
+	Peek func(ctx context.Context, node string, b hearth.Block) (*hearth.View, error)
 	// Known says why an object that a peer names is not one of this node's origins.
 	// Either its link is unknown (hearth.ErrMiss), or its Version does not follow from
 	// its fields.
@@ -64,7 +66,7 @@ type Served struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Add under mu while not closed
 	gate   *warmup.Gate
-	offers chan struct{} // capacity mostTaken: a semaphore for offers
+	offers chan struct{} // capacity mostTaken: a semaphore for offers and seeds
 
 	disk, volumes *side // nil means that this node has none
 
@@ -125,7 +127,7 @@ func (s *Served) Close() {
 func (s *Served) Calls() map[uint16]wire.Answer {
 	calls := map[uint16]wire.Answer{callSlowed: s.slowed}
 	if x := s.disk; x != nil {
-		calls[callOffered] = s.offered
+		calls[callOffered], calls[callSeeded] = s.offered, s.seeded
 		maps.Copy(calls, map[uint16]wire.Answer{callHeld: x.held, callFlush: x.flush, callRoom: x.room, callCheck: x.check})
 	}
 	if x := s.volumes; x != nil {

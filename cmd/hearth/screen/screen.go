@@ -313,6 +313,9 @@ func details(s *status.Status) (lines []string) {
 				v.Learned, cli.Count(int64(v.Segments), "segment"), cmp.Or(v.Away, v.Stopped, "in use"), remote(v.Remote))
 		}
 	}
+	if d := s.Drafts; d != nil {
+		add("drafts: %s of what was written put into the cache before it was read, %s not", cli.Bytes(d.Seeded), cli.Bytes(d.Unseeded))
+	}
 	lines = append(lines, ringDetails(s.Ring)...)
 	lines = append(lines, s3Details(s.S3)...)
 	add("memory: %s of %s used, %s; names: %s in %s; origin: %s, %s, %d throttled (%s)",

@@ -313,6 +313,8 @@ func TestDraftsAreShown(t *testing.T) {
 	s.Drafts = &status.Drafts{}
 	has(t, Lines(s, Options{}), "drafts  none; 0 published since the start")
 	wide(t, Lines(s, Options{Width: 80, Height: 24}), 80, 24)
+	s.Drafts = &status.Drafts{Seeded: 1 << 30, Unseeded: 5}
+	has(t, Lines(s, Options{Verbose: true}), "drafts: 1.0 GiB of what was written put into the cache before it was read, 5 B not")
 	s.Drafts = nil
 	if text := strings.Join(Lines(s, Options{}), "\n"); strings.Contains(text, "drafts") {
 		t.Error(text)

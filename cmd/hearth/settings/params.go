@@ -214,7 +214,9 @@ func originParams() []Param {
 			set: with(fsyncChoice, func(s *Settings) *string { return &s.Root.Fsync })},
 		stagingParam("staging", func(s *Settings) *config.Staging { return &s.Root.Staging }),
 		stagingAgeParam("staging_age", func(s *Settings) *config.Staging { return &s.Root.Staging }),
-		publishEveryParam("publish_every", func(s *Settings) *config.Staging { return &s.Root.Staging }))
+		publishEveryParam("publish_every", func(s *Settings) *config.Staging { return &s.Root.Staging }),
+		Param{Key: "seed", Kind: "bool", Default: "true", Help: linkSeeds,
+			set: with(negated, func(s *Settings) *bool { return &s.Root.NoSeed })})
 }
 
 func stagingParam(key string, field func(*Settings) *config.Staging) Param {
@@ -238,6 +240,7 @@ func publishEveryParam(key string, field func(*Settings) *config.Staging) Param 
 // What a link says for its mounts.
 const (
 	linkWrites = "through: its mounts are writable unless they say ro, one at a time"
+	linkSeeds  = "put what a mount has just written into the cache of the nodes that own its blocks, where there is room, before anybody reads it"
 	linkSyncs  = "what fsync(2) waits for in its writable mounts: this node's disk, or the bucket"
 )
 
@@ -259,6 +262,8 @@ func linkParams() []Param {
 		stagingParam("links[].staging", func(s *Settings) *config.Staging { return &link(s).Staging }),
 		stagingAgeParam("links[].staging_age", func(s *Settings) *config.Staging { return &link(s).Staging }),
 		publishEveryParam("links[].publish_every", func(s *Settings) *config.Staging { return &link(s).Staging }),
+		{Key: "links[].seed", Kind: "bool", Default: "true", Help: linkSeeds,
+			set: with(negated, func(s *Settings) *bool { return &link(s).NoSeed })},
 	}
 	return append(rows, originOf("links[].origin", "", func(s *Settings) *config.Origin { return &link(s).Origin })...)
 }
