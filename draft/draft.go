@@ -103,6 +103,7 @@ type Draft struct {
 	pins     int      // those, and a publish that runs
 	seeds    int      // that keep the files, and no file open
 	blocks   int64    // bytes allocated, when file was closed
+	anew     bool     // it was emptied when it was published: whatever the bucket has by then is overwritten
 	durable  bool     // a Sync has answered
 	changed  bool     // the record is older than what it tells
 	state    State
@@ -419,7 +420,8 @@ func (s *Store) fill(ctx context.Context, base *hearth.Object, p []byte, off int
 	return nil
 }
 
-// Truncate sets the size in bytes. What is new is zeros.
+// Truncate sets the size in bytes. What is new is zeros. A draft that has no change yet and is emptied is a new file: it overwrites
+// what the bucket has when it is published.
 func (d *Draft) Truncate(size int64) error {
 	if size < 0 {
 		return syscall.EINVAL
@@ -440,6 +442,7 @@ func (d *Draft) Truncate(size int64) error {
 	}
 	noted := d.noteLocked(func(journal *os.File) error { return d.ext.shrink(journal, size) })
 	d.measureLocked(f)
+	d.anew = d.anew || size == 0 && d.base != nil && d.isCleanLocked()
 	d.wroteLocked(min(size, d.size), max(size, d.size))
 	d.size = size
 	return noted

@@ -133,6 +133,35 @@ func TestWhatWasChangedElsewhereIsNotOverwritten(t *testing.T) {
 	}
 }
 
+func TestWhatIsEmptiedOverwrites(t *testing.T) {
+	// A draft that is published and still open is emptied and written again, while somebody else has written the object: it is a new file,
+	// and overwrites, over a restart, too. One that was changed before it was emptied does not.
+	for _, first := range []bool{false, true} {
+		f, dir := newFake(part), t.TempDir()
+		s := open(t, changing(dir, f))
+		d := changed(t, s, f, "a", content(100, 1))
+		if first {
+			write(t, d, []byte("x"), 0)
+		}
+		must(t, d.Truncate(0))
+		write(t, d, []byte("new"), 0)
+		must(t, d.Sync())
+		f.mu.Lock()
+		f.objects["a"] = fakeObject{data: []byte("other"), etag: "other"}
+		f.mu.Unlock()
+		must(t, s.Close())
+		s = open(t, changing(dir, f))
+		d, _ = s.ID(1)
+		_, err := d.Publish(t.Context())
+		if first != errors.Is(err, hearth.ErrConflict) || !first && err != nil {
+			t.Fatal(err)
+		}
+		if !first {
+			f.has(t, "a", []byte("new"))
+		}
+	}
+}
+
 func TestChangesOfAnObject(t *testing.T) {
 	// Whatever is written, truncated, published with faults of the origin, synced, killed and started again: a draft of an object has the bytes that a file would have, and the bucket those of the last publish. After a power cut it has what was synced; of what was written since, each byte is the new or the old one, and none is made up.
 	rapid.Check(t, func(rt *rapid.T) {

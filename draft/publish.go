@@ -380,7 +380,7 @@ func (d *Draft) done(a *attempt, o hearth.Object) {
 	if !d.removed {
 		d.pending = nil
 	} // else cleanUp deletes the object
-	d.base, d.published = &o, a
+	d.base, d.published, d.anew = &o, a, false
 	d.clean = max(d.clean, gen)
 	if d.up != nil && d.up.token == a.Token {
 		d.up = nil

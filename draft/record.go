@@ -46,6 +46,7 @@ type record struct {
 	// Over is the size of the object that the draft began with: what is no extent is still that one's (extents.go). 0 means that
 	// all bytes are in the data file.
 	Over int64 `json:",omitempty"`
+	Anew bool  `json:",omitempty"` // it overwrites whatever the bucket has
 
 	Published *attempt    `json:",omitempty"` // the bytes of Base
 	Pending   *attempt    `json:",omitempty"` // sent, and not known whether it was done
@@ -192,7 +193,7 @@ func (d *Draft) recordLocked() *record {
 	if d.base != nil {
 		r.Base = objectOf(d.base)
 	}
-	if d.ext != nil {
+	if r.Anew = d.anew; d.ext != nil {
 		r.Over = d.began
 	}
 	if u := d.up; u != nil {
@@ -209,7 +210,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.wroteAt = r.Wrote
+	d.wroteAt, d.anew = r.Wrote, r.Anew
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {

@@ -171,6 +171,7 @@ func (d *Draft) spec(key, token string, size int64) *hearth.Upload {
 	defer d.mu.RUnlock()
 	u := &hearth.Upload{Key: cmp.Or(key, d.name.Key), Size: size, Draft: token}
 	switch {
+	case d.anew:
 	case d.base != nil && d.base.Cacheable():
 		u.IfMatch = d.base.ETag
 	case d.base == nil:
