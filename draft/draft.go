@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/device"
@@ -65,7 +68,11 @@ type Info struct {
 	Base               *hearth.Object // the last one that was published, whoever was told of it; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
-	File               string         // with its bytes
+	// Sending says that bytes of it are to go to the origin now. Moved changes while they do; where they wait for their turn,
+	// while any draft's do.
+	Sending bool
+	Moved   int64
+	File    string // with its bytes
 }
 
 // Draft is a file that is being written. Its methods may be called at the same time.
@@ -81,6 +88,9 @@ type Draft struct {
 	wanted atomic.Int32 // callers that wait for busy: who sends ahead gives way to them
 	record sync.Mutex   // held while the record is written; before mu
 	sent   atomic.Int64
+	moved  atomic.Int64 // bytes that were read to be sent
+	queued atomic.Int32 // waits for the semaphores of the store
+	silent atomic.Int32 // requests that the origin works on without a byte
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
 	// under it. So these are of one moment. It is not held over the network.
@@ -398,8 +408,39 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data"),
+		Sending: d.cancel != nil && d.silent.Load() == 0, Moved: d.progress()}
 }
+
+func (d *Draft) progress() int64 {
+	if d.queued.Load() > 0 {
+		return -1 - d.s.moved.Load() // so that its turn is a change
+	}
+	return d.moved.Load()
+}
+
+// queue takes n of a semaphore of the store.
+func (d *Draft) queue(ctx context.Context, of *semaphore.Weighted, n int64) error {
+	d.queued.Add(1)
+	defer d.queued.Add(-1)
+	return of.Acquire(ctx, n)
+}
+
+// body counts what is sent of a draft.
+type body struct {
+	io.ReaderAt
+	d *Draft
+}
+
+// ReadAt is an io.ReaderAt's.
+func (b body) ReadAt(p []byte, off int64) (int, error) {
+	n, err := b.ReaderAt.ReadAt(p, off)
+	b.d.moved.Add(int64(n))
+	b.d.s.moved.Add(int64(n))
+	return n, err
+}
+
+func (d *Draft) body(data []byte) io.ReaderAt { return body{bytes.NewReader(data), d} }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }
 

@@ -213,7 +213,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 		}
 	}
 	room := min(max(size, 1), d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return false, err
 	}
 	defer d.s.memory.Release(room)
@@ -231,7 +231,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen}
 	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
 		d.sent.Add(n)
-		return up.Put(ctx, u, bytes.NewReader(t.data))
+		return up.Put(ctx, u, d.body(t.data))
 	})
 	return false, err
 }
@@ -255,7 +255,11 @@ func (d *Draft) multipart(ctx context.Context, up hearth.Uploader, size int64) (
 		// taken for this one.
 		return true, d.giveUp(ctx, up)
 	}
-	err = d.attempt(ctx, up, a, func(spec *hearth.Upload) (hearth.Object, error) { return up.Complete(ctx, spec, u.ID, parts) })
+	err = d.attempt(ctx, up, a, func(spec *hearth.Upload) (hearth.Object, error) {
+		d.silent.Add(1)
+		defer d.silent.Add(-1)
+		return up.Complete(ctx, spec, u.ID, parts)
+	})
 	switch {
 	case err == nil:
 		return false, nil

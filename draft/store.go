@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +56,7 @@ type Store struct {
 	o      Options
 	parts  *semaphore.Weighted // parts that are being sent
 	memory *semaphore.Weighted // bytes
+	moved  atomic.Int64        // bytes that were read to be sent
 	asides []aside             // set by Open alone
 
 	ctx  context.Context // ended by Close

@@ -335,7 +335,7 @@ func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
 
 // send sends a part from memory.
 func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *taken) error {
-	if err := d.s.parts.Acquire(ctx, 1); err != nil {
+	if err := d.queue(ctx, d.s.parts, 1); err != nil {
 		return err
 	}
 	defer d.s.parts.Release(1)
@@ -345,7 +345,7 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 	for range tries {
 		d.sent.Add(n)
 		// That a part was sent twice does no harm.
-		p, err = up.PutPart(ctx, d.spec(string(u.Key), u.token, 0), u.ID, int(t.index+1), bytes.NewReader(t.data), n)
+		p, err = up.PutPart(ctx, d.spec(string(u.Key), u.token, 0), u.ID, int(t.index+1), d.body(t.data), n)
 		if !errors.Is(err, hearth.ErrUnanswered) {
 			break
 		}
@@ -372,7 +372,7 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, index int64) error {
 	// Memory first, then a place among the parts, here as in moment: else each could wait for the other's.
 	room := min(u.partSize, d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return err
 	}
 	defer d.s.memory.Release(room)
@@ -405,7 +405,7 @@ func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (part
 		return nil, nil, g.Wait()
 	}
 	room := min(max(n, 1), d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return nil, nil, err
 	}
 	defer d.s.memory.Release(room)

@@ -3,6 +3,7 @@ package fuse
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -26,6 +27,11 @@ type Writing struct {
 	Publish func(d *draft.Draft)
 	// Staged tells whether a name is temporary: what is closed under it stays here until it is renamed. nil means that none is.
 	Staged func(draft.Name) bool
+	// Slow is told of a rename that has waited for the bucket for 2 s, of how many of how many bytes were sent by then. It is told once
+	// more if that fails since none was sent for as long as Patience of the link says: err is not nil then. Slow may be nil, and
+	// Patience, too, or 0: then it waits as long as the bucket's own bounds last.
+	Slow     func(from, to draft.Name, sent, size int64, err error)
+	Patience func(link string) time.Duration
 	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
 	SyncToBucket bool
 }

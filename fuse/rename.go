@@ -28,7 +28,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, oldName
 	return f.failed(r, f.rename(r, in, oldName, newName))
 }
 
-func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, newName string) error {
+func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, newName string) (err error) {
 	if in.Flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL
 	}
@@ -39,9 +39,13 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 		return err
 	}
 	target, to, err := f.write.find(newDir, newName)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	w := f.last(ctx, from, to)
+	ctx = w.ctx
+	defer func() { err = w.end(err) }()
+	switch {
 	case from.Link != to.Link:
 		return syscall.EXDEV
 	case from == to:

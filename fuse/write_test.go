@@ -42,10 +42,15 @@ func newWriter(t *testing.T) *writer {
 }
 
 // takenOver is a writable mount in a process that goes on with another one's drafts and handles.
-func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, rows *os.File) *writer {
+func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, rows *os.File, instead ...hearth.Uploader) *writer {
 	t.Helper()
 	w := &writer{t: t, dir: dir, tree: tree, bucket: bucket}
-	uploader := func(string) (hearth.Uploader, error) { return bucket, nil }
+	uploader := func(string) (hearth.Uploader, error) {
+		if len(instead) > 0 {
+			return instead[0], nil
+		}
+		return bucket, nil
+	}
 	var err error
 	w.drafts, err = draft.Open(draft.Options{Dirs: []string{filepath.Join(dir, "drafts")}, Uploader: uploader,
 		Published: func(d *draft.Draft, o hearth.Object) { tree.wrote(o.Key, &o, d.Info().ID) }})

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -97,7 +98,24 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 		return nil, err
 	}
 	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
-		SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+		Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+}
+
+// patience is how long an origin may be silent.
+func (n *Node) patience(link string) time.Duration {
+	if l := n.links.named(link); l != nil {
+		return cmp.Or(l.Origin.Timeout, origin.DefaultTimeout)
+	}
+	return 0
+}
+
+// slowRename tells of a rename that waits for the bucket.
+func (n *Node) slowRename(from, to draft.Name, sent, size int64, err error) {
+	if err != nil {
+		n.events.Error("a rename has failed: what was written is kept here", "link", from.Link, "key", from.Key, "to", to.Key, "sent", sent, "bytes", size, "cause", err)
+		return
+	}
+	n.events.Warn("a rename waits for the bucket, and both directories with it", "link", from.Link, "key", from.Key, "to", to.Key, "sent", sent, "bytes", size)
 }
 
 // knowing bounds how long names may be asked for that come or go with what was written.
