@@ -72,7 +72,10 @@ type Info struct {
 	// while any draft's do.
 	Sending bool
 	Moved   int64
-	File    string // with its bytes
+	// Conflict says that it is kept under this name since the bucket has another object under its own: it is published by Claim
+	// and Publish, or by Rename.
+	Conflict bool
+	File     string // with its bytes
 }
 
 // Draft is a file that is being written. Its methods may be called at the same time.
@@ -101,6 +104,7 @@ type Draft struct {
 	nameless bool      // another draft has its name; its files stay
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
+	beside   bool      // in conflict: kept under a name beside the one that another object has, and not published before Claim
 	attr     Attr
 	wroteAt  time.Time // when bytes or size changed last
 	size     int64
@@ -408,7 +412,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data"),
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Conflict: d.beside, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data"),
 		Sending: d.cancel != nil && d.silent.Load() == 0, Moved: d.progress()}
 }
 

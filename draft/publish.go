@@ -18,8 +18,14 @@ const rounds = 8
 // it returns that, without a request. Of several calls one does the work; the others get its outcome, unless something
 // was written before them that it has not seen. After an error the draft is as before, and may be published again:
 // hearth.ErrConflict says that its name has another object; ErrUnanswered that nobody knows whether it was published, and
-// the next call asks first. syscall.EBUSY says that it is written faster than it is sent.
+// the next call asks first. syscall.EBUSY says that it is written faster than it is sent. After ErrConflict without ErrUnanswered
+// the draft has the name that Options.Conflict gives, and is not sent before Claim.
 func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
+	return d.publishAs(ctx, d.conflict)
+}
+
+// publishAs is Publish; what fails is given to settled, with busy held.
+func (d *Draft) publishAs(ctx context.Context, settled func(error) error) (hearth.Object, error) {
 	d.mu.RLock()
 	want, ran := d.gen, d.runs
 	d.mu.RUnlock()
@@ -29,7 +35,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	defer d.unlock()
 	d.mu.RLock()
 	done, base, told := d.clean >= want, d.base, d.told
-	failed := d.failed
+	failed, kept, why := d.failed, d.beside, d.why
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
 		failed = nil // not of a call that this one waited for, or of its caller's own end
 	}
@@ -42,6 +48,8 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 		return *base, nil
 	case failed != nil:
 		return hearth.Object{}, failed
+	case kept:
+		return hearth.Object{}, &keptError{why}
 	}
 	ctx, end, err := d.works(ctx)
 	if err != nil {
@@ -56,7 +64,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, hearth.ErrUnanswered) {
 			err = cause
 		}
-		err = d.fail(fmt.Errorf("publish %s: %w", d.Info().Key, err))
+		err = settled(d.fail(fmt.Errorf("publish %s: %w", d.Info().Key, err)))
 	}
 	d.mu.Lock()
 	d.runs++

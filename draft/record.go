@@ -37,6 +37,8 @@ type record struct {
 	Why     string
 	Since   time.Time
 
+	Conflict bool `json:",omitempty"` // it is kept under Key beside another object: see conflict.go
+
 	Base *object // what the bucket has of this draft, or what it began with
 	// Extents are ranges [from, to) that were written over Base. Absent means that all bytes are in the data file. For
 	// drafts with a base that is not there whole, which this version neither makes nor reads.
@@ -172,7 +174,7 @@ func (d *Draft) save(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
+	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), Conflict: d.beside,
 		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -195,7 +197,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.wroteAt = r.Wrote
+	d.wroteAt, d.beside = r.Wrote, r.Conflict
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {

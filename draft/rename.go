@@ -27,12 +27,15 @@ func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
 		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
 	}
 	if publish {
-		if _, err := d.Publish(ctx); err != nil {
+		if _, err := d.publishAs(ctx, keepsName); err != nil {
 			return errors.Join(err, m.undo(ctx))
 		}
 	}
 	return m.end(ctx)
 }
+
+// keepsName is for a name that goes back to what it was.
+func keepsName(err error) error { return err }
 
 // Renamed tells a draft that its object, of that ETag, was copied: it has the new name, and the object o there. It returns the
 // ETag that the draft's object had under the old name: another one, if it was published since. What was written or published since
@@ -196,6 +199,7 @@ type move struct {
 	to, from Name
 	since    time.Time // when d had got its name
 	attr     Attr      // that d had with it
+	conflict bool      // as d was
 	replaced *Draft    // nil means that no draft had the new name
 	was      Info      // what that was
 }
@@ -232,7 +236,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 	s.mu.Lock()
 	d.mu.Lock()
 	var err error
-	m.from, m.since, m.attr = d.name, d.named, d.attr
+	m.from, m.since, m.attr, m.conflict = d.name, d.named, d.attr, d.beside
 	switch {
 	case d.removed || d.gone || d.nameless:
 		err = ErrRemoved
@@ -245,7 +249,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 			m.replaced = s.names[at]
 			m.was = m.replaced.outname()
 		}
-		d.name, d.named, d.attr.Exclusive, d.attr.New = m.to, s.o.Now(), only, false
+		d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.to, s.o.Now(), only, false, false
 		s.nameLocked(d)
 	}
 	d.mu.Unlock()
@@ -287,7 +291,7 @@ func (m *move) restoreLocked() {
 		r.mu.Unlock()
 		s.nameLocked(r)
 	}
-	d.name, d.named, d.attr.Exclusive, d.attr.New = m.from, m.since, m.attr.Exclusive, m.attr.New
+	d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.from, m.since, m.attr.Exclusive, m.attr.New, m.conflict
 	s.nameLocked(d)
 }
 

@@ -40,6 +40,12 @@ type Options struct {
 	// Published is called after a draft was published and before whoever waits for it is answered. It may not publish,
 	// rename or remove the draft. nil means that nobody wants to know.
 	Published func(d *Draft, o hearth.Object)
+	// Conflict returns the name under which a draft is kept when the bucket has another object under its own. Where a draft has it,
+	// a number is added. The same name means that there is none, and that it stays. Conflicted is told of it, before whoever publishes is answered: was is the draft before, err what
+	// they get; nil means that it was removed, since it was empty. It may not publish, rename or remove the draft. nil
+	// Conflict means that such drafts keep their names.
+	Conflict   func(Name) Name
+	Conflicted func(d *Draft, was Info, err error)
 	// Log gets lines for people, without a line's end. nil means that they are dropped.
 	Log func(line string)
 	// Now is the clock. nil means time.Now.

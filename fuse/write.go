@@ -60,6 +60,9 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 		return nil, err
 	}
 	if d != nil && d.Info().Object == nil {
+		if writes(in.Flags) && !resent(in.Unique) {
+			d.Claim()
+		}
 		switch {
 		case in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique):
 			return nil, syscall.EEXIST
@@ -98,6 +101,9 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	handle, err := f.handles.add(in.NodeId, writes(in.Flags))
 	if err != nil {
 		return err
+	}
+	if ok && writes(in.Flags) {
+		d.Claim() // it is opened by the name that it is kept under
 	}
 	if ok && in.Flags&syscall.O_TRUNC != 0 {
 		if err := d.Truncate(0); err != nil {
@@ -146,7 +152,7 @@ func (f *fileSystem) releasePlain(node, handle uint64, writes bool) {
 	}
 	i := d.Info()
 	switch {
-	case i.Users > 0 || !i.Dirty || i.Removed:
+	case i.Users > 0 || !i.Dirty || i.Removed || i.Conflict:
 	case !f.staged(i.Name):
 		f.write.w.Publish(d)
 	case i.State != draft.Staged:
@@ -201,6 +207,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.St
 	switch {
 	case !i.Dirty || i.Untouched || i.Removed:
 		return gofuse.OK // nothing was written: the last close publishes a new file
+	case i.Conflict: // it may look temporary
 	case f.staged(i.Name) && i.State == draft.Staged:
 		return gofuse.OK
 	case f.staged(i.Name):
@@ -267,6 +274,9 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		if err := d.Truncate(int64(size)); err != nil {
 			return f.failed(r, err)
 		}
+		if d.Info().Users == 0 { // by its name
+			d.Claim()
+		}
 	}
 	if !ok {
 		return f.setNothing(cancel, in, out)
@@ -303,7 +313,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 // publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.
 func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d *draft.Draft) gofuse.Status {
 	s := f.publish(cancel, &in.InHeader, d)
-	if !s.Ok() && d.Info().Users == 0 {
+	if i := d.Info(); !s.Ok() && i.Users == 0 && !i.Conflict {
 		f.write.w.Publish(d) // as after a close that failed
 	}
 	return s
