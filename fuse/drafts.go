@@ -41,6 +41,8 @@ type Keys interface {
 	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
 	DirKey(dir uint64) (link, prefix string, err error)
+	// Keys calls each for the keys right below a prefix, a directory's own among them, in their order until it returns false.
+	Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error)
 	// NewID returns a node id that no name has.
 	NewID() (uint64, error)
 }

@@ -365,12 +365,38 @@ func (f *fileSystem) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	return f.failed(r, f.unlink(r, f.toTree(in.NodeId), name))
 }
 
+// keep makes the marker of a directory whose last key is about to go, as far as the tree knows: else the directory would go with it.
+// What stands by itself needs none: the mount's root, and the root of a link. An error is not the caller's, whose file is to go.
+func (f *fileSystem) keep(ctx context.Context, dir uint64, gone draft.Name) {
+	n, err := f.tree.Node(ctx, dir)
+	if err != nil || dir == f.o.Root || n.Name == "" {
+		return
+	}
+	prefix := gone.Key[:strings.LastIndexByte(strings.TrimSuffix(gone.Key, "/"), '/')+1]
+	// What is known of the directory mostly shows another key, and spares the question.
+	for _, ctx := range []context.Context{namespace.Quiet(ctx), ctx} {
+		last := false
+		_, err = f.write.w.Keys.Keys(ctx, gone.Link, prefix, "", func(o *hearth.Object) bool {
+			last = o.Key == gone.Key
+			return last
+		})
+		if err != nil || !last {
+			return
+		}
+	}
+	at := draft.Name{Link: gone.Link, Key: strings.TrimSuffix(prefix, "/")}
+	if err := f.mark(ctx, at, true); err != nil && !errors.Is(err, hearth.ErrConflict) {
+		f.o.complain(fmt.Sprintf("keep the directory %s, which is empty now: %v", at.Key, err))
+	}
+}
+
 func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error {
 	d, at, err := f.write.find(dir, name)
 	if err != nil {
 		return err
 	}
 	if d == nil {
+		f.keep(ctx, dir, at)
 		return f.remove(ctx, at.Link, at.Key)
 	}
 	if err := d.Remove(ctx); err != nil {
@@ -378,11 +404,13 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	}
 	i := d.Info() // now: nothing more is published
 	if hidden := f.hidden(ctx, &i); hidden != nil {
+		f.keep(ctx, dir, at)
 		return f.removeHidden(ctx, i.ID, hidden)
 	}
 	if i.Base == nil {
 		return nil // the bucket never had it, nor a file whose place it took
 	}
+	f.keep(ctx, dir, at)
 	return f.remove(ctx, at.Link, at.Key)
 }
 
@@ -427,7 +455,7 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 	case f.staged(asDir(at)):
 		n, err = f.stageDir(asDir(at), in)
 	default:
-		if err = f.mark(r, at); err == nil {
+		if err = f.mark(r, at, false); err == nil {
 			n, err = f.tree.Lookup(r, dir, name)
 		}
 	}
@@ -456,12 +484,12 @@ func (f *fileSystem) stageDir(at draft.Name, in *gofuse.MkdirIn) (namespace.Node
 	return node(&i), nil
 }
 
-// mark makes a directory's marker.
-func (f *fileSystem) mark(ctx context.Context, at draft.Name) error {
+// mark makes a directory's marker; only: if there is none.
+func (f *fileSystem) mark(ctx context.Context, at draft.Name, only bool) error {
 	up, err := f.write.w.Uploader(at.Link)
 	var o hearth.Object
 	if err == nil {
-		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/"}, strings.NewReader(""))
+		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/", IfNone: only}, strings.NewReader(""))
 	}
 	f.wrote(ctx, at.Link, at.Key+"/", &o, 0, err)
 	return err
@@ -505,6 +533,7 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 	case !empty:
 		return syscall.ENOTEMPTY
 	}
+	f.keep(ctx, parent, asDir(at))
 	return f.remove(ctx, at.Link, at.Key+"/")
 }
 

@@ -74,7 +74,7 @@ func (n *Node) cured(i *draft.Info, err error) error {
 	case explained != err && !errors.Is(err, hearth.ErrConflict) && !errors.Is(err, hearth.ErrUnanswered):
 	case i.Conflict:
 		e.Kind = admin.KindRefused
-		e.Message += "; hearth drafts publish puts it there, mv it over the other one if that is to go, or hearth drafts drop it"
+		e.Message = "somebody else has written the object of its name meanwhile (" + e.Message + "); hearth drafts publish puts it beside that, mv it over the other one if that is to go, or hearth drafts drop it"
 	case errors.Is(err, hearth.ErrConflict):
 		e.Kind = admin.KindRefused
 		e.Message += "; copy the file away under another name if you need it, then hearth drafts drop it"
