@@ -82,7 +82,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	}
 	f.leave(to)
 	switch {
-	case err != nil && only && errors.Is(err, hearth.ErrConflict):
+	case err != nil && only && conflicts(err):
 		return fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case err != nil:
 		return err
@@ -211,7 +211,7 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 		if errors.Is(err, hearth.ErrUnanswered) {
 			f.write.w.Doubted(ctx, to.Link, to.Key)
 		}
-		if only && errors.Is(err, hearth.ErrConflict) {
+		if only && conflicts(err) {
 			err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
 		}
 		return err

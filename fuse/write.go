@@ -225,7 +225,7 @@ func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *dra
 	switch {
 	case err == nil || i.Removed: // it was unlinked meanwhile
 		return gofuse.OK
-	case errors.Is(err, hearth.ErrConflict) && i.Attr.Exclusive && i.Object == nil:
+	case conflicts(err) && i.Attr.Exclusive && i.Object == nil:
 		err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case errors.Is(err, fs.ErrNotExist): // of no file: the descriptor has one
 		err = fmt.Errorf("%w: %w", syscall.EIO, err)
@@ -537,6 +537,11 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 	return f.remove(ctx, at.Link, at.Key+"/")
 }
 
+// conflicts reports whether another object is known to be in the way.
+func conflicts(err error) bool {
+	return errors.Is(err, hearth.ErrConflict) && !errors.Is(err, hearth.ErrUnanswered)
+}
+
 // failed is the errno of an error that a writer gets: those of its node's disk and of the bucket as they are.
 func (f *fileSystem) failed(r *request, err error) gofuse.Status {
 	var errno syscall.Errno
@@ -545,6 +550,8 @@ func (f *fileSystem) failed(r *request, err error) gofuse.Status {
 	case err == nil:
 		return gofuse.OK
 	case r != nil && r.interrupted(), errors.As(err, &network): // a socket's errno is no file's
+	case errors.Is(err, hearth.ErrUnanswered): // whatever was answered before, or asked for since
+		return gofuse.EIO
 	case errors.Is(err, hearth.ErrConflict) && !errors.Is(err, syscall.EEXIST):
 		return gofuse.Status(syscall.ESTALE)
 	case errors.As(err, &errno):

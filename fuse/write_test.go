@@ -281,6 +281,10 @@ func TestCloseTellsWhatTheBucketSays(t *testing.T) {
 		{0, hearth.ErrUnanswered, syscall.EIO},
 		{0, refused, syscall.EIO},
 		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, refused), syscall.EIO},
+		{syscall.O_EXCL, fmt.Errorf("%w: %w", hearth.ErrUnanswered, hearth.ErrConflict), syscall.EIO},
+		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, hearth.ErrConflict), syscall.EIO},
+		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, fs.ErrPermission), syscall.EIO},
+		{0, syscall.EBUSY, syscall.EBUSY},
 		{0, errors.New("it is broken"), syscall.EIO},
 	} {
 		w := newWriter(t)
