@@ -104,6 +104,7 @@ type Draft struct {
 	nameless bool      // another draft has its name; its files stay
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
+	back     bool      // moving is the old key, since the rename failed
 	beside   bool      // in conflict: kept under a name beside the one that another object has, and not published before Claim
 	attr     Attr
 	wroteAt  time.Time // when bytes or size changed last
@@ -136,6 +137,9 @@ type Draft struct {
 	seq     uint64
 	abort   []uploadRef
 	cancel  context.CancelCauseFunc // of the publish that runs
+
+	// unwritten is an object of the draft that is to be deleted before it is published again; nil means none.
+	unwritten *hearth.Object
 
 	// What the last publish that failed was: those who waited for it get its error, too.
 	runs   uint64 // publishes that ended
@@ -492,10 +496,15 @@ func (s *Store) removeLocked(d *Draft) {
 	}
 }
 
+// leavesLocked reports whether a draft that is removed leaves something at the origin that is to be cleaned up.
+func (d *Draft) leavesLocked() bool {
+	return d.up != nil || d.pending != nil || d.unwritten != nil || len(d.abort)+len(d.begins) > 0
+}
+
 // vanish removes the files of a draft that was removed, but for a record of what is left at the origin.
 func (d *Draft) vanish() error {
 	d.mu.RLock()
-	left := d.up != nil || d.pending != nil || len(d.abort) > 0 || len(d.begins) > 0 || len(d.busy) > 0
+	left := d.leavesLocked() || len(d.busy) > 0
 	durable := d.durable
 	d.mu.RUnlock()
 	if left || durable {

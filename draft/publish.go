@@ -157,6 +157,9 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 			return hearth.Object{}, err
 		}
 	}
+	if err := d.unwriteBack(ctx, up); err != nil {
+		return hearth.Object{}, err
+	}
 	if d.recovered {
 		d.compare()
 	}
@@ -409,7 +412,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.unlock()
 	d.mu.Lock()
 	gone := d.removed
-	left := d.pending != nil || d.up != nil || len(d.abort) > 0 || len(d.begins) > 0
+	left := d.leavesLocked()
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}
@@ -419,7 +422,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(d.unwrite(ctx, up), d.lost(ctx, up), d.aborts(ctx, up)); err != nil {
+		if err := errors.Join(d.unwrite(ctx, up), d.unwriteBack(ctx, up), d.lost(ctx, up), d.aborts(ctx, up)); err != nil {
 			return errors.Join(err, d.save(false))
 		}
 	}
@@ -438,6 +441,23 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.mu.RUnlock()
 	d.s.settleLocked(d)
 	return nil
+}
+
+// unwriteBack deletes the object that a rename has made which was taken back, and broken off. Another version of it stays.
+func (d *Draft) unwriteBack(ctx context.Context, up hearth.Uploader) error {
+	d.mu.RLock()
+	o := d.unwritten
+	d.mu.RUnlock()
+	if o == nil {
+		return nil
+	}
+	if err := up.Delete(ctx, o.Key, o.ETag); err != nil && !errors.Is(err, hearth.ErrConflict) {
+		return fmt.Errorf("take back %s: %w", o.Key, err)
+	}
+	d.mu.Lock()
+	d.unwritten, d.changed = nil, true
+	d.mu.Unlock()
+	return d.save(false)
 }
 
 // unwrite deletes the object of a removed draft whose attempt may have made it.

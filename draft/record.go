@@ -37,7 +37,8 @@ type record struct {
 	Why     string
 	Since   time.Time
 
-	Conflict bool `json:",omitempty"` // it is kept under Key beside another object: see conflict.go
+	TakesBack bool `json:",omitempty"` // Moving is the old key, since the rename failed
+	Conflict  bool `json:",omitempty"` // it is kept under Key beside another object: see conflict.go
 
 	Base *object // what the bucket has of this draft, or what it began with
 	// Extents are ranges [from, to) that were written over Base. Absent means that all bytes are in the data file. For
@@ -49,6 +50,9 @@ type record struct {
 	Begins    []begin     `json:",omitempty"` // of uploads that are being begun, or whose ids are not known
 	Upload    *uploadRec  `json:",omitempty"`
 	Abort     []uploadRef `json:",omitempty"` // uploads that were given up and are still to be aborted
+
+	Unwritten    *object `json:",omitempty"` // made by a rename that is taken back, at UnwrittenKey, and to be deleted
+	UnwrittenKey []byte  `json:",omitempty"`
 }
 
 // object is a hearth.Object without its names, which need not be UTF-8.
@@ -174,7 +178,7 @@ func (d *Draft) save(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), Conflict: d.beside,
+	r := &record{ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), TakesBack: d.back, Conflict: d.beside,
 		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -182,6 +186,9 @@ func (d *Draft) recordLocked() *record {
 	}
 	if d.base != nil {
 		r.Base = objectOf(d.base)
+	}
+	if d.unwritten != nil {
+		r.Unwritten, r.UnwrittenKey = objectOf(d.unwritten), []byte(d.unwritten.Key)
 	}
 	if u := d.up; u != nil {
 		r.Upload = &uploadRec{uploadRef: u.uploadRef, Token: u.token, PartSize: u.partSize}
@@ -197,7 +204,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.wroteAt, d.beside = r.Wrote, r.Conflict
+	d.wroteAt, d.beside, d.back = r.Wrote, r.Conflict, r.TakesBack
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {
@@ -206,6 +213,10 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	if r.Base != nil {
 		o := r.Base.named(d.name)
 		d.base = &o
+	}
+	if r.Unwritten != nil {
+		o := r.Unwritten.named(Name{r.Link, string(r.UnwrittenKey)})
+		d.unwritten = &o
 	}
 	if u := r.Upload; u != nil {
 		d.up = &upload{uploadRef: u.uploadRef, token: u.Token, partSize: u.PartSize, parts: map[int64]*sentPart{}}

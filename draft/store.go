@@ -230,7 +230,7 @@ func (s *Store) take(dir string, e entry) {
 			s.log("remove a removed draft's data: %v", err)
 		}
 		d.size, d.blocks = 0, 0
-		if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
+		if !d.leavesLocked() {
 			if err := d.erase(); err != nil {
 				s.log("remove a removed draft's record: %v", err)
 			}
@@ -248,8 +248,16 @@ func (s *Store) take(dir string, e entry) {
 		if old.named.After(d.named) {
 			old, d = d, old
 		}
-		old.nameless, old.state, old.why = true, Failed, outnamed
 		s.names[at] = d
+		if d.durable || !old.durable { // the rename would have removed it
+			old.removed = true
+			if err := old.vanish(); err != nil {
+				s.log("remove what a rename has replaced: %v", err)
+			}
+			return
+		}
+		// A power cut may have left less of the later one than a fsync has promised of this one.
+		old.nameless, old.state, old.why = true, Failed, outnamed
 		s.log("draft %s %s in %s: %s", old.name.Link, old.name.Key, old.path(".data"), old.why)
 		return
 	}
@@ -371,7 +379,7 @@ func (s *Store) settleLocked(d *Draft) {
 		return
 	}
 	s.unlistLocked(d)
-	if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
+	if !d.leavesLocked() {
 		delete(s.drafts, d)
 	}
 }
@@ -456,7 +464,7 @@ func (s *Store) Clean(ctx context.Context) error {
 	var left []error
 	for _, d := range s.all() {
 		d.mu.RLock()
-		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0
+		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0 || d.unwritten != nil
 		d.mu.RUnlock()
 		if due {
 			left = append(left, d.cleanUp(ctx))
