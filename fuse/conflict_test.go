@@ -90,3 +90,34 @@ func TestAConflictIsRenamedOrRemoved(t *testing.T) {
 	w.is("the bucket has", w.bucket.has("e.conflict"), "mi")
 	w.is("drafts", len(w.drafts.All()), 0)
 }
+
+func TestADirectoryAppearsBesideADraft(t *testing.T) {
+	// Somebody else makes a directory of a name that is being written here. The name is the directory, the file is beside it, as if
+	// it were published, and nothing that is done to the directory harms it. A file that appears beside a directory with a temporary
+	// name is hidden.
+	w := newWriter(t)
+	node, handle := w.made("a", "mine")
+	w.stored("a/b")
+	w.is("names", w.names(1), "a%F a/")
+	dir := w.look("a")
+	if dir == node || w.names(dir) != "b" {
+		t.Errorf("a is node %d with %q", dir, w.names(dir))
+	}
+	w.is("the file", w.look("a%F"), node)
+	w.is("unlink", w.rm(dir, "b"), ok)
+	w.is("rmdir", w.rmdir("a", 0), ok)
+	w.is("the name", w.look("a"), node)
+	w.is("names", w.names(1), "a")
+	w.stored("a/b")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("a/b"), "mine a/b")
+	node, handle = w.made("c", "mine")
+	w.stored("c/b")
+	w.is("unlink", w.unlinked("c%F", 0), ok)
+	w.release(node, handle)
+	w.is("the bucket has", w.bucket.has("c")+" "+w.bucket.has("c/b"), "none c/b")
+	w.is("mkdir", w.mkdir("d.tmp"), ok)
+	w.theirs("d.tmp")
+	w.is("names", w.names(1), "a%F a/ c/ d.tmp/")
+}

@@ -81,10 +81,20 @@ func (t *drafted) find(dir uint64, name string) (d *draft.Draft, at draft.Name, 
 		return nil, at, err
 	}
 	d, ok := t.w.Drafts.Find(at)
-	if !ok {
+	if !ok || inTree && t.beside(dir, name) {
 		d, _ = t.w.Drafts.Find(asDir(at))
 	}
 	return d, at, nil
+}
+
+// beside reports whether a name is known to be a directory's in the tree, so that a file of that key has another name. It asks
+// nobody.
+func (t *drafted) beside(dir uint64, name string) bool {
+	if namespace.IsBeside(name) {
+		return false
+	}
+	n, err := t.Tree.Lookup(namespace.Quiet(context.Background()), dir, name)
+	return err == nil && n.Dir
 }
 
 func asDir(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + "/"} }
@@ -156,7 +166,11 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 	upTo := func(key string) bool { // gives the drafts before a key; "": all
 		for len(ours) > 0 && more && (key == "" || ours[0].Key < key) {
 			if ours[0].Object == nil {
-				give(node(&ours[0]))
+				n := node(&ours[0])
+				if inTree && !n.Dir && t.beside(dir, n.Name) {
+					n.Name = namespace.Beside(n.Name)
+				}
+				give(n)
 			}
 			ours = ours[1:]
 		}
@@ -173,6 +187,9 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 		}
 		if !upTo(key) {
 			return false
+		}
+		if d, ok := t.w.Drafts.Find(draft.Name{Link: link, Key: key + "/"}); ok && !n.Dir && d.Info().Object == nil {
+			return true // a directory here has its name
 		}
 		if len(ours) > 0 && ours[0].Key == key {
 			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {
