@@ -198,7 +198,9 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, key string, size 
 const beginTries = 3
 
 func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {
-	if err := d.lost(ctx, up); err != nil { // it may not be allowed
+	if err := d.lost(ctx, up); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	} else if err != nil { // it may not be allowed
 		d.s.log("draft %s: %v: a rule of the bucket for incomplete uploads removes what was broken off", key, err)
 	} else if err := d.aborts(ctx, up); err != nil {
 		d.s.log("draft %s: %v: it is tried again", key, err)

@@ -42,7 +42,10 @@ func TestAFileThatOthersMadeIsKeptBeside(t *testing.T) {
 		w.is("requests", w.bucket.requests(), "")
 		w.is("attributes", w.attrOf(node)[7:], "5")
 
-		handle, e := w.open(node, syscall.O_RDWR)
+		_, _, e := w.create("a.conflict", syscall.O_EXCL|syscall.O_WRONLY, 0)
+		w.is("make a file of its name", e, syscall.EEXIST)
+		w.is("close again", w.flush(node), errno)
+		handle, e = w.open(node, syscall.O_RDWR)
 		w.is("open by its name", e, ok)
 		w.is("write", w.put(node, 5, "!"), ok)
 		w.is("close", w.flush(node), ok)

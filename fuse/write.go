@@ -60,13 +60,13 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 		return nil, err
 	}
 	if d != nil && d.Info().Object == nil {
+		if in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique) {
+			return nil, syscall.EEXIST
+		}
 		if writes(in.Flags) && !resent(in.Unique) {
 			d.Claim()
 		}
-		switch {
-		case in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique):
-			return nil, syscall.EEXIST
-		case in.Flags&syscall.O_TRUNC != 0:
+		if in.Flags&syscall.O_TRUNC != 0 {
 			err = d.Truncate(0)
 		}
 		return d, err
@@ -373,16 +373,17 @@ func (f *fileSystem) keep(ctx context.Context, dir uint64, gone draft.Name) {
 		return
 	}
 	prefix := gone.Key[:strings.LastIndexByte(strings.TrimSuffix(gone.Key, "/"), '/')+1]
-	// What is known of the directory mostly shows another key, and spares the question.
-	for _, ctx := range []context.Context{namespace.Quiet(ctx), ctx} {
-		last := false
+	last := func(ctx context.Context) bool {
+		only := false
 		_, err = f.write.w.Keys.Keys(ctx, gone.Link, prefix, "", func(o *hearth.Object) bool {
-			last = o.Key == gone.Key
-			return last
+			only = o.Key == gone.Key
+			return only
 		})
-		if err != nil || !last {
-			return
-		}
+		return only && err == nil
+	}
+	// What is known of the directory mostly shows another key, and spares the question.
+	if !last(namespace.Quiet(ctx)) && err == nil || !last(ctx) {
+		return
 	}
 	at := draft.Name{Link: gone.Link, Key: strings.TrimSuffix(prefix, "/")}
 	if err := f.mark(ctx, at, true); err != nil && !errors.Is(err, hearth.ErrConflict) {
