@@ -26,7 +26,7 @@ func writeScenarios() []scenario {
 	const behind = "versitygw behind the fault proxy"
 	of := func(text string) func(level) string { return func(level) string { return text } }
 	return []scenario{
-		{name: "write-as-ext4", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands"), run: writeAsExt4},
+		{name: "write-as-ext4", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 50 commands"), run: writeAsExt4},
 		{name: "write-kills", root: true, issue: "write", from: core, limit: 3 * time.Minute, origin: behind,
 			size: func(l level) string {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
@@ -62,6 +62,9 @@ chmod 600 b 2>/dev/null; cat b
 tar -cf t.tar d; tar -tf t.tar | sort; rm t.tar
 rm d/e/f; rmdir d/e; ls -A d
 rm -r d; ls -A | sort
+rm there/sub/*; ls -A there there/sub; echo new > there/sub/new; ls there/sub; rm there/sub/new; ls -A there/sub
+mv there/deep/er/x y; cat y; cd there/deep/er; ls -A; touch z; ls; cd ../../..; ls -A there/deep
+rmdir there/deep; echo $?; rm -r there; ls -A | sort
 find . -type f | sort | xargs sha256sum
 `
 
@@ -73,6 +76,12 @@ func writeAsExt4(e *env) {
 	h := e.mount(o, writable(settings{endpoint: p.endpoint}))
 	local := e.path("local")
 	e.must(os.Mkdir(local, 0o755), "make a directory")
+	for _, key := range []string{"there/sub/1", "there/sub/2", "there/deep/er/x"} { // in directories without markers
+		_, err := o.PutBytes(e.ctx, o.bucket, key, []byte(key))
+		e.must(err, "put %s", key)
+		e.must(os.MkdirAll(filepath.Join(local, filepath.Dir(key)), 0o755), "make a directory")
+		e.must(os.WriteFile(filepath.Join(local, key), []byte(key), 0o644), "write %s", key)
+	}
 	script := e.path("script")
 	e.must(os.WriteFile(script, []byte("LC_ALL=C\n"+asExt4), 0o600), "write a script")
 	run := func(dir string) string {
