@@ -32,6 +32,7 @@ func writeScenarios() []scenario {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
 			}, run: writeKills},
 		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: writeStaged},
+		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: writeConflicts},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
@@ -410,4 +411,76 @@ func writeFaults(e *env) {
 		}
 	}
 	h.quit()
+}
+
+// writeConflicts has two nodes write the same names. The later one is told at close, the name is the other's object at once, and
+// what was written is kept beside it, over a restart: published there, moved over the other one, or dropped.
+func writeConflicts(e *env) {
+	o := e.origin()
+	p := e.proxy(o)
+	set := writable(settings{endpoint: p.endpoint})
+	ours := e.mount(o, set)
+	set.cache = "cache-theirs"
+	theirs := e.mount(o, set)
+	set.cache = ""
+	holds := func(name, want string) {
+		e.Helper()
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			e.Errorf("%s holds %q, %v, expected %q", name, got, err, want)
+		}
+	}
+	beside := func(name string) string {
+		e.Helper()
+		found, err := filepath.Glob(filepath.Join(ours.dir, name+".conflict-*"))
+		if err != nil || len(found) != 1 {
+			e.Fatalf("beside %s are %q, %v", name, found, err)
+		}
+		return found[0]
+	}
+	for _, c := range []struct {
+		name  string
+		flags int
+		want  error
+	}{{"new", 0, syscall.ESTALE}, {"exclusive", os.O_EXCL, syscall.EEXIST}, {"dropped", 0, syscall.ESTALE}} {
+		name := filepath.Join(ours.dir, c.name)
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|c.flags, 0o644)
+		e.must(err, "open %s", c.name)
+		_, err = f.WriteString("ours")
+		e.must(err, "write %s", c.name)
+		// No process may be started meanwhile: it would close a copy of the descriptor, and so publish.
+		e.must(os.WriteFile(filepath.Join(theirs.dir, c.name), []byte("theirs"), 0o644), "write %s elsewhere", c.name)
+		if err := f.Close(); !errors.Is(err, c.want) {
+			e.Errorf("close of %s, which another node made: %v, expected %v", c.name, err, c.want)
+		}
+		holds(name, "theirs")
+		holds(beside(c.name), "ours")
+	}
+	if out, _ := ours.ask("drafts"); strings.Count(out, "mv it over the other one") != 3 {
+		e.Errorf("hearth drafts says:\n%s", out)
+	}
+	ours.quit()
+	ours.launch(o, set)
+	for _, name := range []string{"new", "exclusive", "dropped"} {
+		holds(filepath.Join(ours.dir, name), "theirs")
+		holds(beside(name), "ours")
+	}
+	kept := filepath.Base(beside("exclusive"))
+	if out, code := ours.ask("drafts", "publish", beside("exclusive")); code != 0 {
+		e.Errorf("hearth drafts publish: exit %d:\n%s", code, out)
+	}
+	e.must(os.Rename(beside("new"), filepath.Join(ours.dir, "new")), "rename")
+	e.must(os.Remove(beside("dropped")), "remove")
+	if got, want := e.keys(o), []string{"dropped", "exclusive", kept, "new"}; !slices.Equal(got, want) {
+		e.Errorf("the bucket has %q, expected %q", got, want)
+	}
+	for key, want := range map[string]string{"dropped": "theirs", "exclusive": "theirs", kept: "ours", "new": "ours"} {
+		if got := e.object(o, key); string(got) != want {
+			e.Errorf("%s is %q in the bucket, expected %q", key, got, want)
+		}
+	}
+	if out, _ := ours.ask("drafts"); strings.Contains(out, "conflict") {
+		e.Errorf("hearth drafts says:\n%s", out)
+	}
+	ours.quit()
+	theirs.quit()
 }
