@@ -419,6 +419,8 @@ func writeConflicts(e *env) {
 	o := e.origin()
 	p := e.proxy(o)
 	set := writable(settings{endpoint: p.endpoint})
+	_, err := o.PutBytes(e.ctx, o.bucket, "replaced", []byte("before"))
+	e.must(err, "put an object")
 	ours := e.mount(o, set)
 	set.cache = "cache-theirs"
 	theirs := e.mount(o, set)
@@ -441,39 +443,49 @@ func writeConflicts(e *env) {
 		name  string
 		flags int
 		want  error
-	}{{"new", 0, syscall.ESTALE}, {"exclusive", os.O_EXCL, syscall.EEXIST}, {"dropped", 0, syscall.ESTALE}} {
+	}{{"new", 0, syscall.ESTALE}, {"exclusive", os.O_EXCL, syscall.EEXIST}, {"replaced", os.O_TRUNC, syscall.ESTALE}} {
 		name := filepath.Join(ours.dir, c.name)
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|c.flags, 0o644)
 		e.must(err, "open %s", c.name)
 		_, err = f.WriteString("ours")
 		e.must(err, "write %s", c.name)
+		if c.name == "replaced" { // is ours at first, which may be written over
+			copied, err := syscall.Dup(int(f.Fd()))
+			e.must(err, "dup")
+			e.must(syscall.Close(copied), "close a copy")
+			if got := e.object(o, "replaced"); string(got) != "ours" {
+				e.Errorf("after the first close the bucket has %q", got)
+			}
+			_, err = f.WriteAt([]byte("OURS"), 0)
+			e.must(err, "write %s again", c.name)
+		}
 		// No process may be started meanwhile: it would close a copy of the descriptor, and so publish.
 		e.must(os.WriteFile(filepath.Join(theirs.dir, c.name), []byte("theirs"), 0o644), "write %s elsewhere", c.name)
 		if err := f.Close(); !errors.Is(err, c.want) {
 			e.Errorf("close of %s, which another node made: %v, expected %v", c.name, err, c.want)
 		}
 		holds(name, "theirs")
-		holds(beside(c.name), "ours")
+		holds(beside(c.name), map[bool]string{false: "ours", true: "OURS"}[c.name == "replaced"])
 	}
 	if out, _ := ours.ask("drafts"); strings.Count(out, "mv it over the other one") != 3 {
 		e.Errorf("hearth drafts says:\n%s", out)
 	}
 	ours.quit()
 	ours.launch(o, set)
-	for _, name := range []string{"new", "exclusive", "dropped"} {
+	for name, want := range map[string]string{"new": "ours", "exclusive": "ours", "replaced": "OURS"} {
 		holds(filepath.Join(ours.dir, name), "theirs")
-		holds(beside(name), "ours")
+		holds(beside(name), want)
 	}
 	kept := filepath.Base(beside("exclusive"))
 	if out, code := ours.ask("drafts", "publish", beside("exclusive")); code != 0 {
 		e.Errorf("hearth drafts publish: exit %d:\n%s", code, out)
 	}
 	e.must(os.Rename(beside("new"), filepath.Join(ours.dir, "new")), "rename")
-	e.must(os.Remove(beside("dropped")), "remove")
-	if got, want := e.keys(o), []string{"dropped", "exclusive", kept, "new"}; !slices.Equal(got, want) {
+	e.must(os.Remove(beside("replaced")), "remove")
+	if got, want := e.keys(o), []string{"exclusive", kept, "new", "replaced"}; !slices.Equal(got, want) {
 		e.Errorf("the bucket has %q, expected %q", got, want)
 	}
-	for key, want := range map[string]string{"dropped": "theirs", "exclusive": "theirs", kept: "ours", "new": "ours"} {
+	for key, want := range map[string]string{"replaced": "theirs", "exclusive": "theirs", kept: "ours", "new": "ours"} {
 		if got := e.object(o, key); string(got) != want {
 			e.Errorf("%s is %q in the bucket, expected %q", key, got, want)
 		}
