@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/internal/device"
@@ -65,7 +68,14 @@ type Info struct {
 	Base               *hearth.Object // that, whoever was told of it, or the one that the draft changes; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
-	File               string         // with its bytes
+	// Sending says that bytes of it are to go to the origin now. Moved changes while they do; where they wait for their turn,
+	// while any draft's do.
+	Sending bool
+	Moved   int64
+	// Conflict says that it is kept under this name since the bucket has another object under its own: it is published by Claim
+	// and Publish, or by Rename.
+	Conflict bool
+	File     string // with its bytes
 }
 
 // Draft is a file that is being written. Its methods may be called at the same time.
@@ -81,6 +91,9 @@ type Draft struct {
 	wanted atomic.Int32 // callers that wait for busy: who sends ahead gives way to them
 	record sync.Mutex   // held while the record is written; before mu
 	sent   atomic.Int64
+	moved  atomic.Int64 // bytes that were read to be sent
+	queued atomic.Int32 // waits for the semaphores of the store
+	silent atomic.Int32 // requests that the origin works on without a byte
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
 	// under it. So these are of one moment. It is not held over the network.
@@ -91,28 +104,31 @@ type Draft struct {
 	nameless bool      // another draft has its name; its files stay
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
+	back     bool      // moving is the old key, since the rename failed
+	beside   bool      // in conflict: kept under a name beside the one that another object has, and not published before Claim
 	attr     Attr
 	wroteAt  time.Time // when bytes or size changed last
 	size     int64
-	file     *os.File // open while pins > 0
-	ext      *extents // what the file has of its own; nil means all
-	began    int64    // the size of the base with which it began, if ext is not nil
-	journal  *os.File // of ext, open with file
-	users    int      // handles
-	appends  bool     // by one of them, now or before
-	pins     int      // those, and a publish that runs
-	seeds    int      // that keep the files, and no file open
-	blocks   int64    // bytes allocated, when file was closed
-	anew     bool     // it was emptied when it was published: whatever the bucket has by then is overwritten
-	durable  bool     // a Sync has answered
-	changed  bool     // the record is older than what it tells
+	file     *os.File       // open while pins > 0
+	ext      *extents       // what the file has of its own; nil means all
+	began    int64          // the size of the object with which it began, if ext is not nil
+	under    *hearth.Object // whose bytes are between the extents: that one, or what was published since
+	journal  *os.File       // of ext, open with file
+	users    int            // handles
+	appends  bool           // by one of them, now or before
+	pins     int            // those, and a publish that runs
+	seeds    int            // that keep the files, and no file open
+	blocks   int64          // bytes allocated, when file was closed
+	anew     bool           // it was emptied when it was published: whatever the bucket has by then is overwritten
+	durable  bool           // a Sync has answered
+	changed  bool           // the record is older than what it tells
 	state    State
 	why      string
 	since    time.Time
 
 	gen       uint64         // of the bytes: one more with each write
 	clean     uint64         // the generation that base was made of; 0 means none
-	base      *hearth.Object // the last object that was published, or that the draft began with: what is no extent is its
+	base      *hearth.Object // the last object that was published under its name, or that the draft began with
 	published *attempt       // what base was made of
 	told      *hearth.Object // of which Options.Published has returned
 	recovered bool           // since the restart the file was not compared with what was published or sent
@@ -128,6 +144,9 @@ type Draft struct {
 	seq     uint64
 	abort   []uploadRef
 	cancel  context.CancelCauseFunc // of the publish that runs
+
+	// unwritten is an object of the draft that is to be deleted before it is published again; nil means none.
+	unwritten *hearth.Object
 
 	// What the last publish that failed was: those who waited for it get its error, too.
 	runs   uint64 // publishes that ended
@@ -361,7 +380,7 @@ func (d *Draft) Read(ctx context.Context, p []byte, off int64) (n int, err error
 	for range rounds {
 		d.mu.RLock()
 		n, err = d.readLocked(p, off)
-		holes, base, pending := d.ext.holes(extent{off, off + int64(n)}), d.base, d.pending != nil
+		holes, base, pending := d.ext.holes(extent{off, off + int64(n)}), d.under, d.pending != nil
 		d.mu.RUnlock()
 		if len(holes) == 0 {
 			return n, err
@@ -371,7 +390,7 @@ func (d *Draft) Read(ctx context.Context, p []byte, off int64) (n int, err error
 			return n, err
 		}
 		d.mu.RLock()
-		same := d.base == base
+		same := d.under == base
 		d.mu.RUnlock()
 		switch {
 		case !errors.Is(failed, hearth.ErrStale):
@@ -515,8 +534,39 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(), File: d.path(".data")}
+		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
+		File: d.path(".data"), Sending: d.cancel != nil && d.silent.Load() == 0, Moved: d.progress()}
 }
+
+func (d *Draft) progress() int64 {
+	if d.queued.Load() > 0 {
+		return -1 - d.s.moved.Load() // so that its turn is a change
+	}
+	return d.moved.Load()
+}
+
+// queue takes n of a semaphore of the store.
+func (d *Draft) queue(ctx context.Context, of *semaphore.Weighted, n int64) error {
+	d.queued.Add(1)
+	defer d.queued.Add(-1)
+	return of.Acquire(ctx, n)
+}
+
+// body counts what is sent of a draft.
+type body struct {
+	io.ReaderAt
+	d *Draft
+}
+
+// ReadAt is an io.ReaderAt's.
+func (b body) ReadAt(p []byte, off int64) (int, error) {
+	n, err := b.ReaderAt.ReadAt(p, off)
+	b.d.moved.Add(int64(n))
+	b.d.s.moved.Add(int64(n))
+	return n, err
+}
+
+func (d *Draft) body(data []byte) io.ReaderAt { return body{bytes.NewReader(data), d} }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }
 
@@ -564,10 +614,15 @@ func (s *Store) removeLocked(d *Draft) {
 	}
 }
 
+// leavesLocked reports whether a draft that is removed leaves something at the origin that is to be cleaned up.
+func (d *Draft) leavesLocked() bool {
+	return d.up != nil || d.pending != nil || d.unwritten != nil || len(d.abort)+len(d.begins) > 0
+}
+
 // vanish removes the files of a draft that was removed, but for a record of what is left at the origin.
 func (d *Draft) vanish() error {
 	d.mu.RLock()
-	left := d.up != nil || d.pending != nil || len(d.abort) > 0 || len(d.begins) > 0 || len(d.busy) > 0
+	left := d.leavesLocked() || len(d.busy) > 0
 	durable := d.durable
 	d.mu.RUnlock()
 	if left || durable {

@@ -18,8 +18,14 @@ const rounds = 8
 // it returns that, without a request. Of several calls one does the work; the others get its outcome, unless something
 // was written before them that it has not seen. After an error the draft is as before, and may be published again:
 // hearth.ErrConflict says that its name has another object; ErrUnanswered that nobody knows whether it was published, and
-// the next call asks first. syscall.EBUSY says that it is written faster than it is sent.
+// the next call asks first. syscall.EBUSY says that it is written faster than it is sent. After ErrConflict without ErrUnanswered
+// the draft has the name that Options.Conflict gives, and is not sent before Claim.
 func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
+	return d.publishAs(ctx, d.conflict)
+}
+
+// publishAs is Publish; what fails is given to settled, with busy held.
+func (d *Draft) publishAs(ctx context.Context, settled func(error) error) (hearth.Object, error) {
 	d.mu.RLock()
 	want, ran := d.gen, d.runs
 	d.mu.RUnlock()
@@ -29,7 +35,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	defer d.unlock()
 	d.mu.RLock()
 	done, base := d.clean >= want, d.base
-	failed := d.failed
+	failed, kept, why := d.failed, d.beside, d.why
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
 		failed = nil // not of a call that this one waited for, or of its caller's own end
 	}
@@ -40,6 +46,8 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 		return *base, nil
 	case failed != nil:
 		return hearth.Object{}, failed
+	case kept:
+		return hearth.Object{}, &keptError{why}
 	}
 	ctx, end, err := d.works(ctx)
 	if err != nil {
@@ -57,7 +65,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, hearth.ErrUnanswered) {
 			err = cause
 		}
-		err = d.fail(fmt.Errorf("publish %s: %w", d.Info().Key, err))
+		err = settled(d.fail(fmt.Errorf("publish %s: %w", d.Info().Key, err)))
 	}
 	d.mu.Lock()
 	d.runs++
@@ -117,7 +125,7 @@ func (d *Draft) uploader() (hearth.Uploader, error) {
 func (d *Draft) fail(err error) error {
 	d.mu.Lock()
 	state := Waiting
-	for _, refusal := range []error{hearth.ErrConflict, fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT} {
+	for _, refusal := range []error{hearth.ErrConflict, hearth.ErrStale, fs.ErrPermission, syscall.ENOSPC, syscall.EDQUOT} {
 		if errors.Is(err, refusal) && !errors.Is(err, hearth.ErrUnanswered) {
 			state = Failed
 		}
@@ -150,6 +158,9 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 			return hearth.Object{}, err
 		}
 	}
+	if err := d.unwriteBack(ctx, up); err != nil {
+		return hearth.Object{}, err
+	}
 	if d.recovered {
 		d.compare()
 	}
@@ -167,7 +178,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 			again, err = d.multipart(ctx, up, size)
 		}
 		switch {
-		case errors.Is(err, hearth.ErrStale): // the base is gone, so that the name has another object
+		case errors.Is(err, hearth.ErrStale) && d.base != nil: // it is gone, so that the name has another object
 			return hearth.Object{}, errors.Join(fmt.Errorf("%w: %w", hearth.ErrConflict, err), d.giveUp(ctx, up))
 		case err != nil:
 			return hearth.Object{}, err
@@ -182,7 +193,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 func (d *Draft) compare() {
 	d.mu.Lock()
 	d.recovered = false
-	if d.published == nil && d.ext.untouched(d.size) && d.base.Size == d.size { // it was opened, and not written
+	if d.published == nil && d.base != nil && d.ext.untouched(d.size) && d.base.Size == d.size { // it was opened, and not written
 		d.clean = d.gen
 	}
 	clean := d.isCleanLocked()
@@ -228,7 +239,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 		}
 	}
 	room := min(max(size, 1), d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return false, err
 	}
 	defer d.s.memory.Release(room)
@@ -240,7 +251,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 	t, err := d.takeLocked(0, 0, d.size, false)
 	d.mu.RUnlock()
 	if err == nil {
-		err = d.s.fill(ctx, t.base, t.data, 0, t.holes)
+		err = d.fill(ctx, t)
 	}
 	if err != nil {
 		return false, err
@@ -249,7 +260,7 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen, sums: [][]byte{t.sum}}
 	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
 		d.sent.Add(n)
-		return up.Put(ctx, u, bytes.NewReader(t.data))
+		return up.Put(ctx, u, d.body(t.data))
 	})
 	return false, err
 }
@@ -273,7 +284,11 @@ func (d *Draft) multipart(ctx context.Context, up hearth.Uploader, size int64) (
 		// taken for this one.
 		return true, d.giveUp(ctx, up)
 	}
-	err = d.attempt(ctx, up, a, func(spec *hearth.Upload) (hearth.Object, error) { return up.Complete(ctx, spec, u.ID, parts) })
+	err = d.attempt(ctx, up, a, func(spec *hearth.Upload) (hearth.Object, error) {
+		d.silent.Add(1)
+		defer d.silent.Add(-1)
+		return up.Complete(ctx, spec, u.ID, parts)
+	})
 	switch {
 	case err == nil:
 		return false, nil
@@ -380,7 +395,7 @@ func (d *Draft) done(a *attempt, o hearth.Object) {
 	if !d.removed {
 		d.pending = nil
 	} // else cleanUp deletes the object
-	d.base, d.published, d.anew = &o, a, false
+	d.base, d.under, d.published, d.anew = &o, &o, a, false
 	d.clean = max(d.clean, gen)
 	if d.up != nil && d.up.token == a.Token {
 		d.up = nil
@@ -425,7 +440,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.unlock()
 	d.mu.Lock()
 	gone := d.removed
-	left := d.pending != nil || d.up != nil || len(d.abort) > 0 || len(d.begins) > 0
+	left := d.leavesLocked()
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}
@@ -435,7 +450,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(d.unwrite(ctx, up), d.lost(ctx, up), d.aborts(ctx, up)); err != nil {
+		if err := errors.Join(d.unwrite(ctx, up), d.unwriteBack(ctx, up), d.lost(ctx, up), d.aborts(ctx, up)); err != nil {
 			return errors.Join(err, d.save(false))
 		}
 	}
@@ -454,6 +469,23 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	defer d.mu.RUnlock()
 	d.s.settleLocked(d)
 	return nil
+}
+
+// unwriteBack deletes the object that a rename has made which was taken back, and broken off. Another version of it stays.
+func (d *Draft) unwriteBack(ctx context.Context, up hearth.Uploader) error {
+	d.mu.RLock()
+	o := d.unwritten
+	d.mu.RUnlock()
+	if o == nil {
+		return nil
+	}
+	if err := up.Delete(ctx, o.Key, o.ETag); err != nil && !errors.Is(err, hearth.ErrConflict) {
+		return fmt.Errorf("take back %s: %w", o.Key, err)
+	}
+	d.mu.Lock()
+	d.unwritten, d.changed = nil, true
+	d.mu.Unlock()
+	return d.save(false)
 }
 
 // unwrite deletes the object of a removed draft whose attempt may have made it.

@@ -42,17 +42,25 @@ type record struct {
 	Why     string
 	Since   time.Time
 
+	TakesBack bool `json:",omitempty"` // Moving is the old key, since the rename failed
+	Conflict  bool `json:",omitempty"` // it is kept under Key beside another object: see conflict.go
+
 	Base *object // what the bucket has of this draft, or what it began with
 	// Over is the size of the object that the draft began with: what is no extent is still that one's (extents.go). 0 means that
 	// all bytes are in the data file.
-	Over int64 `json:",omitempty"`
-	Anew bool  `json:",omitempty"` // it overwrites whatever the bucket has
+	Over     int64   `json:",omitempty"`
+	Under    *object `json:",omitempty"` // that, or what was published since, whose key is UnderKey
+	UnderKey []byte  `json:",omitempty"`
+	Anew     bool    `json:",omitempty"` // it overwrites whatever the bucket has
 
 	Published *attempt    `json:",omitempty"` // the bytes of Base
 	Pending   *attempt    `json:",omitempty"` // sent, and not known whether it was done
 	Begins    []begin     `json:",omitempty"` // of uploads that are being begun, or whose ids are not known
 	Upload    *uploadRec  `json:",omitempty"`
 	Abort     []uploadRef `json:",omitempty"` // uploads that were given up and are still to be aborted
+
+	Unwritten    *object `json:",omitempty"` // made by a rename that is taken back, at UnwrittenKey, and to be deleted
+	UnwrittenKey []byte  `json:",omitempty"`
 }
 
 // object is a hearth.Object without its names, which need not be UTF-8.
@@ -184,7 +192,7 @@ func (d *Draft) save(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{Boot: d.s.boot, ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving),
+	r := &record{Boot: d.s.boot, ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), TakesBack: d.back, Conflict: d.beside,
 		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -194,7 +202,10 @@ func (d *Draft) recordLocked() *record {
 		r.Base = objectOf(d.base)
 	}
 	if r.Anew = d.anew; d.ext != nil {
-		r.Over = d.began
+		r.Over, r.Under, r.UnderKey = d.began, objectOf(d.under), []byte(d.under.Key)
+	}
+	if d.unwritten != nil {
+		r.Unwritten, r.UnwrittenKey = objectOf(d.unwritten), []byte(d.unwritten.Key)
 	}
 	if u := d.up; u != nil {
 		r.Upload = &uploadRec{uploadRef: u.uploadRef, Token: u.token, PartSize: u.partSize, Copies: u.copies}
@@ -210,7 +221,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.wroteAt, d.anew = r.Wrote, r.Anew
+	d.wroteAt, d.beside, d.back, d.anew = r.Wrote, r.Conflict, r.TakesBack, r.Anew
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {
@@ -219,6 +230,14 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	if r.Base != nil {
 		o := r.Base.named(d.name)
 		d.base = &o
+	}
+	if r.Under != nil {
+		o := r.Under.named(Name{r.Link, string(r.UnderKey)})
+		d.under = &o
+	}
+	if r.Unwritten != nil {
+		o := r.Unwritten.named(Name{r.Link, string(r.UnwrittenKey)})
+		d.unwritten = &o
 	}
 	if u := r.Upload; u != nil {
 		d.up = &upload{uploadRef: u.uploadRef, token: u.Token, partSize: u.PartSize, copies: u.Copies, parts: map[int64]*sentPart{}}

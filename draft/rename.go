@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +28,15 @@ func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
 		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
 	}
 	if publish {
-		if _, err := d.Publish(ctx); err != nil {
+		if _, err := d.publishAs(ctx, keepsName); err != nil {
 			return errors.Join(err, m.undo(ctx))
 		}
 	}
 	return m.end(ctx)
 }
+
+// keepsName is for a name that goes back to what it was.
+func keepsName(err error) error { return err }
 
 // Renamed tells a draft that its object, of that ETag, was copied: it has the new name, and the object o there. It returns the
 // ETag that the draft's object had under the old name: another one, if it was published since. What was written or published since
@@ -55,7 +59,7 @@ func (d *Draft) Renamed(ctx context.Context, n Name, etag string, o hearth.Objec
 		old, d.clean, d.published = d.base.ETag, 0, nil
 		d.setLocked(Opened, "")
 	}
-	d.name, d.named, d.base, d.told, d.changed = n, d.s.o.Now(), &o, &o, true
+	d.name, d.named, d.base, d.under, d.told, d.changed = n, d.s.o.Now(), &o, &o, &o, true
 	d.s.nameLocked(d)
 	d.mu.Unlock()
 	d.s.mu.Unlock()
@@ -69,7 +73,7 @@ func (d *Draft) Renamed(ctx context.Context, n Name, etag string, o hearth.Objec
 func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info) bool, unwrite func(context.Context, hearth.Object) error) (err error) {
 	all := s.moves(from, to)
 	slices.SortStableFunc(all, func(a, b move) int { return a.d.wrote().Compare(b.d.wrote()) })
-	if err := s.setMoving(from, to.Key); err != nil {
+	if err := s.setMoving(from, to.Key, false); err != nil {
 		return err
 	}
 	slices.Reverse(all) // the directory itself is the last to move: as long as it has its old name, others may have, too
@@ -97,7 +101,7 @@ func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info)
 			all = append(all, s.moves(from, to)...) // that were made there meanwhile
 		}
 	}
-	if err := s.setMoving(to, ""); err != nil {
+	if err := s.setMoving(to, "", false); err != nil {
 		return err
 	}
 	due := slices.DeleteFunc(slices.Clone(all), func(m move) bool { return !publish(m.d.Info()) })
@@ -130,12 +134,22 @@ func (s *Store) endDir(ctx context.Context, from, to Name, moved []move, unwrite
 		return err
 	}
 	if from != to {
-		err = errors.Join(err, s.setMoving(to, from.Key)) // from here on a restart goes back, too
+		err = errors.Join(err, s.setMoving(to, from.Key, true)) // from here on a restart goes back, too
 	}
-	for _, m := range slices.Backward(moved) {
+	// The file that was written last, which says that all is there, is the first, and the directory itself the last, as before.
+	slices.SortStableFunc(moved, func(a, b move) int { return cmp.Compare(isOf(a.from, from), isOf(b.from, from)) })
+	for _, m := range moved {
 		err = errors.Join(err, m.takeBack(ctx, unwrite))
 	}
-	return errors.Join(err, s.setMoving(from, ""))
+	return errors.Join(err, s.setMoving(from, "", false))
+}
+
+// isOf is 1 if the names are the same, else 0.
+func isOf(a, b Name) int {
+	if a == b {
+		return 1
+	}
+	return 0
 }
 
 // moves are the renames of a directory's draft and of all below it.
@@ -148,15 +162,15 @@ func (s *Store) moves(from, to Name) (all []move) {
 }
 
 // setMoving notes that a directory and all below it are being renamed, so that the next process has all names or none. "" says that
-// they are not any more.
-func (s *Store) setMoving(dir Name, to string) error {
+// they are not any more. back says that the rename is taken back: what was published is, too.
+func (s *Store) setMoving(dir Name, to string, back bool) error {
 	d, ok := s.Find(dir)
 	if !ok {
 		return nil
 	}
 	d.mu.Lock()
 	same := d.moving == to
-	d.moving = to
+	d.moving, d.back = to, back
 	d.mu.Unlock()
 	if same {
 		return nil
@@ -172,12 +186,15 @@ func (s *Store) moveOn(dir *Draft) error {
 			if m.d.pending != nil { // under its old name: it is published there
 				continue
 			}
+			if dir.back {
+				m.d.unpublish() // saved with the name; Clean deletes the object
+			}
 			if err := m.swap(s.ctx, false); err != nil && !errors.Is(err, ErrPublished) {
 				return err
 			}
 		}
 	}
-	return s.setMoving(to, "")
+	return s.setMoving(to, "", false)
 }
 
 // wrote is when the draft was written last. That of a directory is before all files'.
@@ -196,6 +213,7 @@ type move struct {
 	to, from Name
 	since    time.Time // when d had got its name
 	attr     Attr      // that d had with it
+	conflict bool      // as d was
 	replaced *Draft    // nil means that no draft had the new name
 	was      Info      // what that was
 }
@@ -232,7 +250,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 	s.mu.Lock()
 	d.mu.Lock()
 	var err error
-	m.from, m.since, m.attr = d.name, d.named, d.attr
+	m.from, m.since, m.attr, m.conflict = d.name, d.named, d.attr, d.beside
 	switch {
 	case d.removed || d.gone || d.nameless:
 		err = ErrRemoved
@@ -245,7 +263,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 			m.replaced = s.names[at]
 			m.was = m.replaced.outname()
 		}
-		d.name, d.named, d.attr.Exclusive, d.attr.New = m.to, s.o.Now(), only, false
+		d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.to, s.o.Now(), only, false, false
 		s.nameLocked(d)
 	}
 	d.mu.Unlock()
@@ -287,7 +305,7 @@ func (m *move) restoreLocked() {
 		r.mu.Unlock()
 		s.nameLocked(r)
 	}
-	d.name, d.named, d.attr.Exclusive, d.attr.New = m.from, m.since, m.attr.Exclusive, m.attr.New
+	d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.from, m.since, m.attr.Exclusive, m.attr.New, m.conflict
 	s.nameLocked(d)
 }
 
@@ -325,19 +343,39 @@ func (m *move) takeBack(ctx context.Context, unwrite func(context.Context, heart
 		return err
 	}
 	defer d.unlock()
-	d.mu.RLock()
-	o := d.base
-	d.mu.RUnlock()
-	if o != nil && m.from != m.to {
-		if err := unwrite(ctx, *o); err != nil {
-			return fmt.Errorf("take back %s: %w", o.Key, err)
-		}
-		d.mu.Lock()
-		d.base, d.published, d.told, d.clean = nil, nil, nil, 0
-		d.setLocked(Staged, "")
-		d.mu.Unlock()
+	if m.from == m.to {
+		return m.back()
 	}
-	return m.back()
+	o := d.unpublish()
+	if o == nil {
+		return m.back()
+	}
+	// In the record before the object goes: else the next process would think that the bucket has the draft.
+	if err := d.save(false); err != nil {
+		return err
+	}
+	if err := unwrite(ctx, *o); err != nil {
+		return fmt.Errorf("take back %s: %w: it is tried again", o.Key, err)
+	}
+	d.mu.Lock()
+	d.unwritten = nil
+	d.mu.Unlock()
+	if err := m.back(); err != nil {
+		return err
+	}
+	return d.save(false)
+}
+
+// unpublish makes a draft one that was not published, and returns the object that is to be deleted for that. nil means that it has none.
+func (d *Draft) unpublish() *hearth.Object {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o := d.base
+	if o != nil {
+		d.unwritten, d.base, d.published, d.told, d.clean = o, nil, nil, nil, 0
+		d.setLocked(Staged, "")
+	}
+	return o
 }
 
 // end removes what was replaced.

@@ -358,3 +358,79 @@ func TestADirectoryIsPublishedByTwo(t *testing.T) {
 	}
 	s.mu.Unlock()
 }
+
+func TestKillsWhileTheRenameOfADirectoryIsTakenBack(t *testing.T) {
+	// One file of a directory is refused, and the node is killed at each step from there on. The next one has each file, as a draft or
+	// in the bucket, and once it has cleaned up and the rename is asked for again, all of it is in the bucket, once.
+	type step struct {
+		dir string
+		f   *fakeUploader
+	}
+	var steps []step
+	f := newFake(part)
+	s := open(t, staging(options(t.TempDir(), f)))
+	tree(t, s, "d.tmp", "a", "b", "c")
+	var mu sync.Mutex
+	refused := false
+	snap := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if refused {
+			steps = append(steps, step{copied(t, s), f.clone()})
+		}
+	}
+	f.meets = func(_ string, u *hearth.Upload) fault {
+		if u.Key == "d/c" {
+			mu.Lock()
+			refused = true
+			mu.Unlock()
+			return fails
+		}
+		snap()
+		return works
+	}
+	s.o.Now = func() time.Time { // each record that is written asks for the time before
+		snap()
+		return time.Now()
+	}
+	all := func(Info) bool { return true }
+	from, to := Name{"link", "d.tmp/"}, Name{"link", "d/"}
+	err := s.RenameDir(t.Context(), from, to, all, func(ctx context.Context, o hearth.Object) error {
+		snap()
+		err := f.Delete(ctx, o.Key, o.ETag)
+		snap()
+		return err
+	})
+	if !errors.Is(err, errDown) {
+		t.Fatal(err)
+	}
+	snap()
+	if len(steps) < 8 {
+		t.Fatalf("%d steps", len(steps))
+	}
+	for i, x := range steps {
+		t.Cleanup(func() { _ = os.RemoveAll(x.dir) }) // a temporary directory
+		next := open(t, staging(options(x.dir, x.f)))
+		for j, name := range []string{"a", "b", "c"} {
+			d, found := next.Find(Name{"link", "d.tmp/" + name})
+			if !found {
+				d, found = next.Find(Name{"link", "d/" + name})
+			}
+			if !found || d.Info().Size != int64(101+j) {
+				t.Fatalf("step %d: %s is not there", i, name)
+			}
+		}
+		must(t, next.Clean(t.Context()))
+		dir := from
+		if _, found := next.Find(from); !found {
+			dir = to // its drafts are published under the new name, as the node does
+		}
+		must(t, next.RenameDir(t.Context(), dir, to, all, func(ctx context.Context, o hearth.Object) error { return x.f.Delete(ctx, o.Key, o.ETag) }))
+		for j, name := range []string{"a", "b", "c"} {
+			x.f.has(t, "d/"+name, content(101+j, 1))
+		}
+		if len(x.f.objects) != 4 || len(next.All()) > 0 {
+			t.Fatalf("step %d: the bucket has %v, left %+v", i, x.f.objects, next.All())
+		}
+	}
+}

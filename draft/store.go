@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,12 @@ type Options struct {
 	// Published is called after a draft was published and before whoever waits for it is answered. It may not publish,
 	// rename or remove the draft. nil means that nobody wants to know.
 	Published func(d *Draft, o hearth.Object)
+	// Conflict returns the name under which a draft is kept when the bucket has another object under its own. Where a draft has it,
+	// a number is added. The same name means that there is none, and that it stays. Conflicted is told of it, before whoever publishes is answered: was is the draft before, err what
+	// they get; nil means that it was removed, since it was empty. It may not publish, rename or remove the draft. nil
+	// Conflict means that such drafts keep their names.
+	Conflict   func(Name) Name
+	Conflicted func(d *Draft, was Info, err error)
 	// Log gets lines for people, without a line's end. nil means that they are dropped.
 	Log func(line string)
 	// Now is the clock. nil means time.Now.
@@ -62,6 +69,7 @@ type Store struct {
 	parts  *semaphore.Weighted // parts that are being sent
 	memory *semaphore.Weighted // bytes
 	boot   []byte              // names the time since the machine was started
+	moved  atomic.Int64        // bytes that were read to be sent
 	asides []aside             // set by Open alone
 
 	ctx  context.Context // ended by Close
@@ -221,10 +229,10 @@ func (s *Store) take(dir string, e entry) {
 	d := s.restore(dir, r)
 	// Of what was not synced nothing is sure after a power cut, not even the size. What was promised the bucket has.
 	rebooted := len(r.Boot) > 0 && !bytes.Equal(r.Boot, s.boot)
-	d.removed = d.removed || rebooted && !r.Durable && r.Base != nil
+	d.removed = d.removed || rebooted && !r.Durable && (r.Base != nil || r.Under != nil)
 	if r.Over > 0 && !d.removed && e.data != nil {
 		d.began, d.ext = r.Over, newExtents(min(r.Over, e.data.Size()))
-		if err := d.ext.load(d.path(extentsName), rebooted); err != nil || r.Base == nil {
+		if err := d.ext.load(d.path(extentsName), rebooted); err != nil || d.under == nil {
 			s.setAside(dir, e.base, r.name(), fmt.Sprintf("what was written of it is not known: %v", err))
 			return
 		}
@@ -245,7 +253,7 @@ func (s *Store) take(dir string, e entry) {
 			s.log("remove a removed draft's data: %v", err)
 		}
 		d.size, d.blocks, d.ext = 0, 0, nil
-		if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
+		if !d.leavesLocked() {
 			if err := d.erase(); err != nil {
 				s.log("remove a removed draft's record: %v", err)
 			}
@@ -268,8 +276,16 @@ func (s *Store) take(dir string, e entry) {
 		if old.named.After(d.named) {
 			old, d = d, old
 		}
-		old.nameless, old.state, old.why = true, Failed, outnamed
 		s.names[at] = d
+		if d.durable || !old.durable { // the rename would have removed it
+			old.removed = true
+			if err := old.vanish(); err != nil {
+				s.log("remove what a rename has replaced: %v", err)
+			}
+			return
+		}
+		// A power cut may have left less of the later one than a fsync has promised of this one.
+		old.nameless, old.state, old.why = true, Failed, outnamed
 		s.log("draft %s %s in %s: %s", old.name.Link, old.name.Key, old.path(".data"), old.why)
 		return
 	}
@@ -303,7 +319,7 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 		o := *base
 		d.base, d.told, d.clean, d.state, d.size = &o, &o, d.gen, Published, o.Size
 		if o.Size > 0 {
-			d.began, d.ext = o.Size, newExtents(o.Size)
+			d.began, d.under, d.ext = o.Size, &o, newExtents(o.Size)
 		}
 	}
 
@@ -446,7 +462,7 @@ func (s *Store) settleLocked(d *Draft) {
 		return
 	}
 	s.unlistLocked(d)
-	if d.up == nil && d.pending == nil && len(d.abort)+len(d.begins) == 0 {
+	if !d.leavesLocked() {
 		delete(s.drafts, d)
 	}
 }
@@ -531,7 +547,7 @@ func (s *Store) Clean(ctx context.Context) error {
 	var left []error
 	for _, d := range s.all() {
 		d.mu.RLock()
-		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0
+		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0 || d.unwritten != nil
 		d.mu.RUnlock()
 		if due {
 			left = append(left, d.cleanUp(ctx))

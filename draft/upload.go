@@ -95,7 +95,7 @@ type taken struct {
 
 // takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base.
 func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
-	t := &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.base}
+	t := &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.under}
 	h := newHasher()
 	if copies && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n}) {
 		h.skip(t.holes[0])
@@ -113,12 +113,14 @@ func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
 	return t, nil
 }
 
-// fills are the holes that are to be read from the base.
-func (t *taken) fills() []extent {
-	if t.data == nil {
+// fill reads what of a part is the base's, if it is not copied.
+func (d *Draft) fill(ctx context.Context, t *taken) error {
+	if t.data == nil || len(t.holes) == 0 {
 		return nil
 	}
-	return t.holes
+	d.silent.Add(1)
+	defer d.silent.Add(-1)
+	return d.s.fill(ctx, t.base, t.data, t.off, t.holes)
 }
 
 func combine(sums [][]byte) []byte {
@@ -221,7 +223,9 @@ func (d *Draft) begun(ctx context.Context, up hearth.Uploader, key string, size 
 const beginTries = 3
 
 func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {
-	if err := d.lost(ctx, up); err != nil { // it may not be allowed
+	if err := d.lost(ctx, up); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	} else if err != nil { // it may not be allowed
 		d.s.log("draft %s: %v: a rule of the bucket for incomplete uploads removes what was broken off", key, err)
 	} else if err := d.aborts(ctx, up); err != nil {
 		d.s.log("draft %s: %v: it is tried again", key, err)
@@ -361,11 +365,11 @@ func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
 
 // send sends a part from memory.
 func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *taken) error {
-	if err := d.s.parts.Acquire(ctx, 1); err != nil {
+	if err := d.queue(ctx, d.s.parts, 1); err != nil {
 		return err
 	}
 	defer d.s.parts.Release(1)
-	if err := d.s.fill(ctx, t.base, t.data, t.off, t.fills()); err != nil {
+	if err := d.fill(ctx, t); err != nil {
 		return err
 	}
 	var p hearth.Part
@@ -374,10 +378,12 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 		// That a part was sent twice does no harm.
 		spec, number := d.spec(string(u.Key), u.token, 0), int(t.index+1)
 		if t.data == nil {
+			d.silent.Add(1) // the origin copies
 			p, err = up.CopyPart(ctx, spec, u.ID, number, t.base, t.off, t.size)
+			d.silent.Add(-1)
 		} else {
 			d.sent.Add(t.size)
-			p, err = up.PutPart(ctx, spec, u.ID, number, bytes.NewReader(t.data), t.size)
+			p, err = up.PutPart(ctx, spec, u.ID, number, d.body(t.data), t.size)
 		}
 		if !errors.Is(err, hearth.ErrUnanswered) {
 			break
@@ -405,7 +411,7 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, index int64) error {
 	// Memory first, then a place among the parts, here as in moment: else each could wait for the other's.
 	room := min(u.partSize, d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return err
 	}
 	defer d.s.memory.Release(room)
@@ -438,7 +444,7 @@ func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (part
 		return nil, nil, g.Wait()
 	}
 	room := min(max(n, 1), d.s.o.Memory)
-	if err := d.s.memory.Acquire(ctx, room); err != nil {
+	if err := d.queue(ctx, d.s.memory, room); err != nil {
 		return nil, nil, err
 	}
 	defer d.s.memory.Release(room)

@@ -26,7 +26,7 @@ func writeScenarios() []scenario {
 	const behind = "versitygw behind the fault proxy"
 	of := func(text string) func(level) string { return func(level) string { return text } }
 	return []scenario{
-		{name: "write-as-ext4", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands"), run: writeAsExt4},
+		{name: "write-as-ext4", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 50 commands"), run: writeAsExt4},
 		{name: "write-kills", root: true, issue: "write", from: core, limit: 3 * time.Minute, origin: behind,
 			size: func(l level) string {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
@@ -35,6 +35,7 @@ func writeScenarios() []scenario {
 		{name: "write-in-place", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands, 5 programs"), run: writeInPlace},
 		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
 		{name: "write-seed-ring", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files, 3 nodes"), run: writeSeedRing},
+		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: writeConflicts},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
@@ -65,6 +66,9 @@ chmod 600 b 2>/dev/null; cat b
 tar -cf t.tar d; tar -tf t.tar | sort; rm t.tar
 rm d/e/f; rmdir d/e; ls -A d
 rm -r d; ls -A | sort
+rm there/sub/*; ls -A there there/sub; echo new > there/sub/new; ls there/sub; rm there/sub/new; ls -A there/sub
+mv there/deep/er/x y; cat y; cd there/deep/er; ls -A; touch z; ls; cd ../../..; ls -A there/deep
+rmdir there/deep; echo $?; rm -r there; ls -A | sort
 find . -type f | sort | xargs sha256sum
 `
 
@@ -76,6 +80,12 @@ func writeAsExt4(e *env) {
 	h := e.mount(o, writable(settings{endpoint: p.endpoint}))
 	local := e.path("local")
 	e.must(os.Mkdir(local, 0o755), "make a directory")
+	for _, key := range []string{"there/sub/1", "there/sub/2", "there/deep/er/x"} { // in directories without markers
+		_, err := o.PutBytes(e.ctx, o.bucket, key, []byte(key))
+		e.must(err, "put %s", key)
+		e.must(os.MkdirAll(filepath.Join(local, filepath.Dir(key)), 0o755), "make a directory")
+		e.must(os.WriteFile(filepath.Join(local, key), []byte(key), 0o644), "write %s", key)
+	}
 	script := e.path("script")
 	e.must(os.WriteFile(script, []byte("LC_ALL=C\n"+asExt4), 0o600), "write a script")
 	run := func(dir string) string {
@@ -506,4 +516,88 @@ func writeFaults(e *env) {
 		}
 	}
 	h.quit()
+}
+
+// writeConflicts has two nodes write the same names. The later one is told at close, the name is the other's object at once, and
+// what was written is kept beside it, over a restart: published there, moved over the other one, or dropped.
+func writeConflicts(e *env) {
+	o := e.origin()
+	p := e.proxy(o)
+	set := writable(settings{endpoint: p.endpoint})
+	_, err := o.PutBytes(e.ctx, o.bucket, "replaced", []byte("before"))
+	e.must(err, "put an object")
+	ours := e.mount(o, set)
+	set.cache = "cache-theirs"
+	theirs := e.mount(o, set)
+	set.cache = ""
+	holds := func(name, want string) {
+		e.Helper()
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			e.Errorf("%s holds %q, %v, expected %q", name, got, err, want)
+		}
+	}
+	beside := func(name string) string {
+		e.Helper()
+		found, err := filepath.Glob(filepath.Join(ours.dir, name+".conflict-*"))
+		if err != nil || len(found) != 1 {
+			e.Fatalf("beside %s are %q, %v", name, found, err)
+		}
+		return found[0]
+	}
+	for _, c := range []struct {
+		name  string
+		flags int
+		want  error
+	}{{"new", 0, syscall.ESTALE}, {"exclusive", os.O_EXCL, syscall.EEXIST}, {"replaced", os.O_TRUNC, syscall.ESTALE}} {
+		name := filepath.Join(ours.dir, c.name)
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|c.flags, 0o644)
+		e.must(err, "open %s", c.name)
+		_, err = f.WriteString("ours")
+		e.must(err, "write %s", c.name)
+		if c.name == "replaced" { // is ours at first, which may be written over
+			copied, err := syscall.Dup(int(f.Fd()))
+			e.must(err, "dup")
+			e.must(syscall.Close(copied), "close a copy")
+			if got := e.object(o, "replaced"); string(got) != "ours" {
+				e.Errorf("after the first close the bucket has %q", got)
+			}
+			_, err = f.WriteAt([]byte("OURS"), 0)
+			e.must(err, "write %s again", c.name)
+		}
+		// No process may be started meanwhile: it would close a copy of the descriptor, and so publish.
+		e.must(os.WriteFile(filepath.Join(theirs.dir, c.name), []byte("theirs"), 0o644), "write %s elsewhere", c.name)
+		if err := f.Close(); !errors.Is(err, c.want) {
+			e.Errorf("close of %s, which another node made: %v, expected %v", c.name, err, c.want)
+		}
+		holds(name, "theirs")
+		holds(beside(c.name), map[bool]string{false: "ours", true: "OURS"}[c.name == "replaced"])
+	}
+	if out, _ := ours.ask("drafts"); strings.Count(out, "mv it over the other one") != 3 {
+		e.Errorf("hearth drafts says:\n%s", out)
+	}
+	ours.quit()
+	ours.launch(o, set)
+	for name, want := range map[string]string{"new": "ours", "exclusive": "ours", "replaced": "OURS"} {
+		holds(filepath.Join(ours.dir, name), "theirs")
+		holds(beside(name), want)
+	}
+	kept := filepath.Base(beside("exclusive"))
+	if out, code := ours.ask("drafts", "publish", beside("exclusive")); code != 0 {
+		e.Errorf("hearth drafts publish: exit %d:\n%s", code, out)
+	}
+	e.must(os.Rename(beside("new"), filepath.Join(ours.dir, "new")), "rename")
+	e.must(os.Remove(beside("replaced")), "remove")
+	if got, want := e.keys(o), []string{"exclusive", kept, "new", "replaced"}; !slices.Equal(got, want) {
+		e.Errorf("the bucket has %q, expected %q", got, want)
+	}
+	for key, want := range map[string]string{"replaced": "theirs", "exclusive": "theirs", kept: "ours", "new": "ours"} {
+		if got := e.object(o, key); string(got) != want {
+			e.Errorf("%s is %q in the bucket, expected %q", key, got, want)
+		}
+	}
+	if out, _ := ours.ask("drafts"); strings.Contains(out, "conflict") {
+		e.Errorf("hearth drafts says:\n%s", out)
+	}
+	ours.quit()
+	theirs.quit()
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/hearthfs/hearth/draft"
 )
 
-// stored is a file of the bucket that is open for writing.
-func (w *writer) stored(name, data string, flags uint32) (node, handle uint64) {
+// opened is a file of the bucket that is open for writing.
+func (w *writer) opened(name, data string, flags uint32) (node, handle uint64) {
 	w.t.Helper()
 	w.tree.putObject(w.bucket.put(name, data), 0)
 	node = w.look(name)
@@ -23,7 +23,7 @@ func TestAFileOfTheBucketIsChangedInPlace(t *testing.T) {
 	// A file of the bucket is written in its midst and at its end, read back and closed: the bucket has it with both, by one request
 	// each, and its node id stays as long as it is open, over a take-over, too. What is closed unwritten sends nothing.
 	w := newWriter(t)
-	node, handle := w.stored("a", "hello world", syscall.O_RDWR)
+	node, handle := w.opened("a", "hello world", syscall.O_RDWR)
 	w.is("close", w.flush(node), ok)
 	w.is("drafts", len(w.drafts.All()), 0)
 	w.is("write", w.put(node, 6, "there"), ok)
@@ -44,7 +44,7 @@ func TestAFileOfTheBucketIsChangedInPlace(t *testing.T) {
 	w.is("rows", w.held(node), 0)
 
 	// Opened by one process, and written by the next one.
-	node, handle = w.stored("b", "one", syscall.O_WRONLY|syscall.O_APPEND)
+	node, handle = w.opened("b", "one", syscall.O_WRONLY|syscall.O_APPEND)
 	w = w.next()
 	w.is("append", w.put(node, 3, ", two"), ok)
 	w = w.next() // which has the draft, and what is the base's
@@ -58,7 +58,7 @@ func TestWhatAnotherNodeWroteStays(t *testing.T) {
 	// Another node writes a file that is open and changed here: close says ESTALE, the bucket keeps the other's, and the draft stays.
 	// Whoever opens the name gets the other's.
 	w := newWriter(t)
-	node, handle := w.stored("a", "hello world", syscall.O_RDWR)
+	node, handle := w.opened("a", "hello world", syscall.O_RDWR)
 	w.is("write", w.put(node, 0, "J"), ok)
 	other := w.bucket.put("a", "another")
 	w.tree.putObject(other, 0)
@@ -77,7 +77,7 @@ func TestWhatWasUnlinkedIsWrittenOn(t *testing.T) {
 	// A file of the bucket is opened for writing and unlinked, and then written: its writer goes on, and nothing is published. A WRITE
 	// for a file that nobody has open for writing is ESTALE.
 	w := newWriter(t)
-	node, handle := w.stored("a", "hello", syscall.O_RDWR)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
 	w.is("unlink", w.unlinked("a", 0), ok)
 	w.is("the bucket has", w.bucket.has("a"), "none")
 	w.is("write", w.put(node, 0, "Jelly"), ok)
@@ -105,7 +105,7 @@ func TestSizesOfFilesOfTheBucket(t *testing.T) {
 	w.is("the bucket has", w.bucket.has("a"), "he\x00\x00")
 	w.is("drafts", len(w.drafts.All()), 0)
 
-	b, handle := w.stored("b", "hello", syscall.O_RDWR)
+	b, handle := w.opened("b", "hello", syscall.O_RDWR)
 	w.is("ftruncate", w.set(b, size, 2, 0), ok)
 	w.is("ftruncate", w.set(b, size, 3, 0), ok)
 	w.is("read", w.read(b), "he\x00")
@@ -120,7 +120,7 @@ func TestAFileThatIsChangedIsRenamed(t *testing.T) {
 	// A file of the bucket that somebody writes is renamed: what the bucket has is copied, the writer goes on, and its close writes the
 	// new name.
 	w := newWriter(t)
-	node, handle := w.stored("a", "hello", syscall.O_RDWR)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
 	w.is("write", w.put(node, 0, "J"), ok)
 	w.bucket.requests()
 	w.is("rename", w.rename("a", "b", 0, 0), ok)

@@ -3,6 +3,7 @@ package fuse
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -26,6 +27,11 @@ type Writing struct {
 	Publish func(d *draft.Draft)
 	// Staged tells whether a name is temporary: what is closed under it stays here until it is renamed. nil means that none is.
 	Staged func(draft.Name) bool
+	// Slow is told of a rename that has waited for the bucket for 2 s, of how many of how many bytes were sent by then. It is told once
+	// more if that fails since none was sent for as long as Patience of the link says: err is not nil then. Slow may be nil, and
+	// Patience, too, or 0: then it waits as long as the bucket's own bounds last.
+	Slow     func(from, to draft.Name, sent, size int64, err error)
+	Patience func(link string) time.Duration
 	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
 	SyncToBucket bool
 }
@@ -35,6 +41,8 @@ type Keys interface {
 	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
 	DirKey(dir uint64) (link, prefix string, err error)
+	// Keys calls each for the keys right below a prefix, a directory's own among them, in their order until it returns false.
+	Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error)
 	// NewID returns a node id that no name has.
 	NewID() (uint64, error)
 }
@@ -73,10 +81,20 @@ func (t *drafted) find(dir uint64, name string) (d *draft.Draft, at draft.Name, 
 		return nil, at, err
 	}
 	d, ok := t.w.Drafts.Find(at)
-	if !ok {
+	if !ok || inTree && t.beside(dir, name) {
 		d, _ = t.w.Drafts.Find(asDir(at))
 	}
 	return d, at, nil
+}
+
+// beside reports whether a name is known to be a directory's in the tree, so that a file of that key has another name. It asks
+// nobody.
+func (t *drafted) beside(dir uint64, name string) bool {
+	if namespace.IsBeside(name) {
+		return false
+	}
+	n, err := t.Tree.Lookup(namespace.Quiet(context.Background()), dir, name)
+	return err == nil && n.Dir
 }
 
 func asDir(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + "/"} }
@@ -148,7 +166,11 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 	upTo := func(key string) bool { // gives the drafts before a key; "": all
 		for len(ours) > 0 && more && (key == "" || ours[0].Key < key) {
 			if ours[0].Object == nil {
-				give(node(&ours[0]))
+				n := node(&ours[0])
+				if inTree && !n.Dir && t.beside(dir, n.Name) {
+					n.Name = namespace.Beside(n.Name)
+				}
+				give(n)
 			}
 			ours = ours[1:]
 		}
@@ -165,6 +187,9 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 		}
 		if !upTo(key) {
 			return false
+		}
+		if d, ok := t.w.Drafts.Find(draft.Name{Link: link, Key: key + "/"}); ok && !n.Dir && d.Info().Object == nil {
+			return true // a directory here has its name
 		}
 		if len(ours) > 0 && ours[0].Key == key {
 			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {

@@ -39,6 +39,7 @@ type fakeTree struct {
 	truth     map[string]int           // versions at the origin that the tree has not seen yet
 	gone      map[[16]byte]bool        // versions that the origin has no more
 	local     map[string]bool          // keys that are whole in a local file
+	markers   map[string]bool          // directories that have an object of their own
 	localDir  string
 	absentTTL time.Duration
 
@@ -56,7 +57,7 @@ func newFakeTree(ttl time.Duration) *fakeTree {
 	t := &fakeTree{
 		ttl: ttl, pool: hearth.NewPool(1 << 30), nodes: map[uint64]*fakeNode{}, last: 1, subs: map[int]func(namespace.Change){},
 		literal: map[string][]byte{}, stalled: map[string]chan struct{}{}, stalledIn: map[uint64]chan struct{}{},
-		truth: map[string]int{}, gone: map[[16]byte]bool{}, local: map[string]bool{}, absentTTL: ttl,
+		truth: map[string]int{}, gone: map[[16]byte]bool{}, local: map[string]bool{}, markers: map[string]bool{}, absentTTL: ttl,
 	}
 	t.nodes[1] = &fakeNode{node: namespace.Node{ID: 1, Dir: true, ModTime: time.Unix(1e9, 0)}, children: map[string]uint64{}}
 	return t
@@ -105,6 +106,10 @@ func (t *fakeTree) remove(key string) {
 	d := t.nodes[dir]
 	old := d.setLocked(key[len(strings.TrimSuffix(key, "/"))-len(name):], 0)
 	d.node.ModTime = d.node.ModTime.Add(time.Second)
+	delete(t.markers, key)
+	for p := path.Dir(strings.TrimSuffix(key, "/")); p != "." && len(t.nodes[t.dirLocked(p)].children) == 0 && !t.markers[p+"/"]; p = path.Dir(p) {
+		t.nodes[t.dirLocked(path.Dir(p))].setLocked(path.Base(p)+"/", 0) // what has no key is gone
+	}
 	t.mu.Unlock()
 	t.tell(namespace.Change{Dir: dir, Name: name, Old: old})
 }
@@ -254,6 +259,25 @@ func (t *fakeTree) DirKey(dir uint64) (link, prefix string, err error) {
 	return link, strings.TrimSuffix(key, "x"), err
 }
 
+// Keys gives what is in a directory by its keys, the directory's own among them. A directory without any goes, as in the real tree.
+func (t *fakeTree) Keys(_ context.Context, _, prefix, _ string, each func(*hearth.Object) bool) (int64, error) {
+	t.mu.Lock()
+	var keys []string
+	if t.markers[prefix] {
+		keys = append(keys, prefix)
+	}
+	for _, sort := range t.nodes[t.dirLocked(path.Dir(prefix+"x"))].sorted {
+		keys = append(keys, prefix+sort)
+	}
+	t.mu.Unlock()
+	for _, key := range keys {
+		if !each(&hearth.Object{Key: key}) {
+			break
+		}
+	}
+	return 0, nil
+}
+
 func (t *fakeTree) NewID() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,6 +293,7 @@ func (t *fakeTree) wrote(key string, o *hearth.Object, id uint64) {
 	case isDir:
 		t.mu.Lock()
 		t.dirLocked(dir)
+		t.markers[key] = true
 		t.mu.Unlock()
 	default:
 		t.putObject(*o, id)

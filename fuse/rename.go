@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -28,7 +29,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, oldName
 	return f.failed(r, f.rename(r, in, oldName, newName))
 }
 
-func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, newName string) error {
+func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, newName string) (err error) {
 	if in.Flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL
 	}
@@ -39,9 +40,13 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 		return err
 	}
 	target, to, err := f.write.find(newDir, newName)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	w := f.last(ctx, from, to)
+	ctx = w.ctx
+	defer func() { err = w.end(err) }()
+	switch {
 	case from.Link != to.Link:
 		return syscall.EXDEV
 	case from == to:
@@ -70,19 +75,20 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 			return err
 		}
 		i = d.Info()
-		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, from, to, d, target, only)
+		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, oldDir, from, to, d, target, only)
 	}
 	if now := d.Info(); err == nil && now.Dirty && f.due(to, &now) { // the last writer has gone meanwhile
 		_, err = d.Publish(ctx)
 	}
 	f.leave(to)
 	switch {
-	case err != nil && only && errors.Is(err, hearth.ErrConflict):
+	case err != nil && only && conflicts(err):
 		return fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case err != nil:
 		return err
 	}
 	if hidden != nil {
+		f.keep(ctx, oldDir, from)
 		if err := f.removeHidden(ctx, i.ID, hidden); err != nil {
 			return err
 		}
@@ -104,7 +110,7 @@ func (f *fileSystem) due(to draft.Name, i *draft.Info) bool {
 func (f *fileSystem) leave(at draft.Name) {
 	f.write.w.Drafts.Below(at.Link, at.Key, func(d *draft.Draft) bool {
 		i := d.Info()
-		if (i.Key == at.Key || at.IsDir()) && i.Users == 0 && i.Dirty && !i.Removed && !f.staged(i.Name) {
+		if (i.Key == at.Key || at.IsDir()) && i.Users == 0 && i.Dirty && !i.Removed && !i.Conflict && !f.staged(i.Name) {
 			f.write.w.Publish(d)
 		}
 		return i.Key == at.Key || at.IsDir()
@@ -152,7 +158,7 @@ func (f *fileSystem) publishForRename(ctx context.Context, d *draft.Draft) error
 func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldDir uint64, oldName string, from, to draft.Name, target *draft.Draft) error {
 	n, err := f.write.lookup(ctx, oldDir, oldName)
 	if resent(in.Unique) {
-		if done, err := f.renamed(ctx, n, err, to, target); done {
+		if done, err := f.renamed(ctx, oldDir, from, n, err, to, target); done {
 			return err
 		}
 	}
@@ -162,17 +168,20 @@ func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldD
 	case n.Dir:
 		return syscall.EXDEV
 	}
-	return f.copy(ctx, &n, from, to, nil, target, in.Flags&unix.RENAME_NOREPLACE != 0)
+	return f.copy(ctx, &n, oldDir, from, to, nil, target, in.Flags&unix.RENAME_NOREPLACE != 0)
 }
 
 // renamed goes on with a rename that the process before this one has begun, and may have ended. The old name is gone then, or
 // has what the draft has hidden; else it is not done.
-func (f *fileSystem) renamed(ctx context.Context, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
+func (f *fileSystem) renamed(ctx context.Context, oldDir uint64, from draft.Name, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
 	at, _ := f.write.Tree.Node(ctx, n.ID)
 	switch {
 	case errors.Is(missing, fs.ErrNotExist):
 	case missing == nil && !n.Dir && (d != nil && d.Info().ID == n.ID || at.Object.Key == to.Key):
-		defer func() { err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object)) }()
+		defer func() {
+			f.keep(ctx, oldDir, from)
+			err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object))
+		}()
 	default:
 		return false, nil
 	}
@@ -186,7 +195,7 @@ func (f *fileSystem) renamed(ctx context.Context, n namespace.Node, missing erro
 }
 
 // copy renames an object, of which d is the draft if somebody has that open still.
-func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, from, to draft.Name, d, target *draft.Draft, only bool) error {
+func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64, from, to draft.Name, d, target *draft.Draft, only bool) error {
 	up, err := f.write.w.Uploader(from.Link)
 	if err != nil {
 		return err
@@ -202,7 +211,7 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, from, to draft
 		if errors.Is(err, hearth.ErrUnanswered) {
 			f.write.w.Doubted(ctx, to.Link, to.Key)
 		}
-		if only && errors.Is(err, hearth.ErrConflict) {
+		if only && conflicts(err) {
 			err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
 		}
 		return err
@@ -217,6 +226,9 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, from, to draft
 		if old, err = d.Renamed(ctx, to, old, o); err != nil {
 			return err
 		}
+	}
+	if dir := from.Key[:strings.LastIndexByte(from.Key, '/')+1]; !strings.HasPrefix(to.Key, dir) {
+		f.keep(ctx, oldDir, from)
 	}
 	if err = up.Delete(ctx, from.Key, old); errors.Is(err, hearth.ErrConflict) { // somebody has written it meanwhile, and that stays
 		f.write.w.Doubted(ctx, from.Link, from.Key)

@@ -240,8 +240,8 @@ func TestARenameLeavesWhatOthersWrote(t *testing.T) {
 	// stays. So it does when the draft is unlinked.
 	w := newWriter(t)
 	for name, end := range map[string]func() gofuse.Status{
-		"a": func() gofuse.Status { return w.rename("a", "mine", 0, 0) },
-		"b": func() gofuse.Status { return w.unlinked("b", 0) },
+		"a": func() gofuse.Status { return w.rename("a.conflict", "mine", 0, 0) },
+		"b": func() gofuse.Status { return w.unlinked("b.conflict", 0) },
 	} {
 		node, handle := w.made(name, "mine")
 		w.bucket.put(name, "other's")

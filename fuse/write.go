@@ -60,10 +60,13 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 		return nil, err
 	}
 	if d != nil && d.Info().Object == nil {
-		switch {
-		case in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique):
+		if in.Flags&syscall.O_EXCL != 0 && !resent(in.Unique) {
 			return nil, syscall.EEXIST
-		case in.Flags&syscall.O_TRUNC != 0:
+		}
+		if writes(in.Flags) && !resent(in.Unique) {
+			d.Claim()
+		}
+		if in.Flags&syscall.O_TRUNC != 0 {
 			err = d.Truncate(0)
 		}
 		return d, err
@@ -95,6 +98,9 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	handle, err := f.handles.add(in.NodeId, in.Flags)
 	if err != nil {
 		return err
+	}
+	if ok && writes(in.Flags) {
+		d.Claim() // it is opened by the name that it is kept under
 	}
 	if ok && in.Flags&syscall.O_TRUNC != 0 {
 		if err := d.Truncate(0); err != nil {
@@ -150,7 +156,7 @@ func (f *fileSystem) releasePlain(node, handle uint64, writes bool) {
 	}
 	i := d.Info()
 	switch {
-	case i.Users > 0 || !i.Dirty || i.Removed:
+	case i.Users > 0 || !i.Dirty || i.Removed || i.Conflict:
 	case !f.staged(i.Name):
 		f.write.w.Publish(d)
 	case i.State != draft.Staged:
@@ -213,6 +219,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.St
 	switch {
 	case !i.Dirty || i.Untouched || i.Removed:
 		return gofuse.OK // nothing was written: the last close publishes a new file
+	case i.Conflict: // it may look temporary
 	case f.staged(i.Name) && i.State == draft.Staged:
 		return gofuse.OK
 	case f.staged(i.Name):
@@ -230,7 +237,7 @@ func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *dra
 	switch {
 	case err == nil || i.Removed: // it was unlinked meanwhile
 		return gofuse.OK
-	case errors.Is(err, hearth.ErrConflict) && i.Attr.Exclusive && i.Object == nil:
+	case conflicts(err) && i.Attr.Exclusive && i.Object == nil:
 		err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case errors.Is(err, fs.ErrNotExist): // of no file: the descriptor has one
 		err = fmt.Errorf("%w: %w", syscall.EIO, err)
@@ -285,6 +292,9 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		if err != nil {
 			return f.failed(r, err)
 		}
+		if ok && d.Info().Users == 0 { // by its name
+			d.Claim()
+		}
 	}
 	if !ok {
 		return f.setNothing(cancel, in, out)
@@ -321,7 +331,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 // publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.
 func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d *draft.Draft) gofuse.Status {
 	s := f.publish(cancel, &in.InHeader, d)
-	if !s.Ok() && d.Info().Users == 0 {
+	if i := d.Info(); !s.Ok() && i.Users == 0 && !i.Conflict {
 		f.write.w.Publish(d) // as after a close that failed
 	}
 	return s
@@ -365,6 +375,32 @@ func (f *fileSystem) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	return f.failed(r, f.unlink(r, f.toTree(in.NodeId), name))
 }
 
+// keep makes the marker of a directory whose last key is about to go, as far as the tree knows: else the directory would go with it.
+// What stands by itself needs none: the mount's root, and the root of a link. An error is not the caller's, whose file is to go.
+func (f *fileSystem) keep(ctx context.Context, dir uint64, gone draft.Name) {
+	n, err := f.tree.Node(ctx, dir)
+	if err != nil || dir == f.o.Root || n.Name == "" {
+		return
+	}
+	prefix := gone.Key[:strings.LastIndexByte(strings.TrimSuffix(gone.Key, "/"), '/')+1]
+	last := func(ctx context.Context) bool {
+		only := false
+		_, err = f.write.w.Keys.Keys(ctx, gone.Link, prefix, "", func(o *hearth.Object) bool {
+			only = o.Key == gone.Key
+			return only
+		})
+		return only && err == nil
+	}
+	// What is known of the directory mostly shows another key, and spares the question.
+	if !last(namespace.Quiet(ctx)) && err == nil || !last(ctx) {
+		return
+	}
+	at := draft.Name{Link: gone.Link, Key: strings.TrimSuffix(prefix, "/")}
+	if err := f.mark(ctx, at, true); err != nil && !errors.Is(err, hearth.ErrConflict) {
+		f.o.complain(fmt.Sprintf("keep the directory %s, which is empty now: %v", at.Key, err))
+	}
+}
+
 func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error {
 	d, at, err := f.write.find(dir, name)
 	if err != nil {
@@ -374,6 +410,7 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 		d = f.orphan(ctx, dir, name)
 	}
 	if d == nil {
+		f.keep(ctx, dir, at)
 		return f.remove(ctx, at.Link, at.Key)
 	}
 	if err := d.Remove(ctx); err != nil {
@@ -381,11 +418,13 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	}
 	i := d.Info() // now: nothing more is published
 	if hidden := f.hidden(ctx, &i); hidden != nil {
+		f.keep(ctx, dir, at)
 		return f.removeHidden(ctx, i.ID, hidden)
 	}
 	if i.Base == nil {
 		return nil // the bucket never had it, nor a file whose place it took
 	}
+	f.keep(ctx, dir, at)
 	return f.remove(ctx, at.Link, at.Key)
 }
 
@@ -444,7 +483,7 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 	case f.staged(asDir(at)):
 		n, err = f.stageDir(asDir(at), in)
 	default:
-		if err = f.mark(r, at); err == nil {
+		if err = f.mark(r, at, false); err == nil {
 			n, err = f.tree.Lookup(r, dir, name)
 		}
 	}
@@ -473,12 +512,12 @@ func (f *fileSystem) stageDir(at draft.Name, in *gofuse.MkdirIn) (namespace.Node
 	return node(&i), nil
 }
 
-// mark makes a directory's marker.
-func (f *fileSystem) mark(ctx context.Context, at draft.Name) error {
+// mark makes a directory's marker; only: if there is none.
+func (f *fileSystem) mark(ctx context.Context, at draft.Name, only bool) error {
 	up, err := f.write.w.Uploader(at.Link)
 	var o hearth.Object
 	if err == nil {
-		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/"}, strings.NewReader(""))
+		o, err = up.Put(ctx, &hearth.Upload{Key: at.Key + "/", IfNone: only}, strings.NewReader(""))
 	}
 	f.wrote(ctx, at.Link, at.Key+"/", &o, 0, err)
 	return err
@@ -522,7 +561,13 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 	case !empty:
 		return syscall.ENOTEMPTY
 	}
+	f.keep(ctx, parent, asDir(at))
 	return f.remove(ctx, at.Link, at.Key+"/")
+}
+
+// conflicts reports whether another object is known to be in the way.
+func conflicts(err error) bool {
+	return errors.Is(err, hearth.ErrConflict) && !errors.Is(err, hearth.ErrUnanswered)
 }
 
 // failed is the errno of an error that a writer gets: those of its node's disk and of the bucket as they are.
@@ -533,6 +578,8 @@ func (f *fileSystem) failed(r *request, err error) gofuse.Status {
 	case err == nil:
 		return gofuse.OK
 	case r != nil && r.interrupted(), errors.As(err, &network): // a socket's errno is no file's
+	case errors.Is(err, hearth.ErrUnanswered): // whatever was answered before, or asked for since
+		return gofuse.EIO
 	case errors.Is(err, hearth.ErrConflict) && !errors.Is(err, syscall.EEXIST):
 		return gofuse.Status(syscall.ESTALE)
 	case errors.As(err, &errno):

@@ -42,13 +42,20 @@ func newWriter(t *testing.T) *writer {
 }
 
 // takenOver is a writable mount in a process that goes on with another one's drafts and handles.
-func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, rows *os.File) *writer {
+func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, rows *os.File, instead ...hearth.Uploader) *writer {
 	t.Helper()
 	w := &writer{t: t, dir: dir, tree: tree, bucket: bucket}
-	uploader := func(string) (hearth.Uploader, error) { return bucket, nil }
+	uploader := func(string) (hearth.Uploader, error) {
+		if len(instead) > 0 {
+			return instead[0], nil
+		}
+		return bucket, nil
+	}
 	var err error
 	w.drafts, err = draft.Open(draft.Options{Dirs: []string{filepath.Join(dir, "drafts")}, Uploader: uploader, Base: bucket.base,
-		Published: func(d *draft.Draft, o hearth.Object) { tree.wrote(o.Key, &o, d.Info().ID) }})
+		Conflict:   func(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + ".conflict"} },
+		Conflicted: func(_ *draft.Draft, was draft.Info, _ error) { w.doubted = append(w.doubted, was.Key) },
+		Published:  func(d *draft.Draft, o hearth.Object) { tree.wrote(o.Key, &o, d.Info().ID) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,16 +265,14 @@ func TestTheLastReleasePublishesWhatNoFlushDid(t *testing.T) {
 }
 
 func TestCloseTellsWhatTheBucketSays(t *testing.T) {
-	// Each error of the bucket has its errno at close. The draft is kept and can be read, and the next close gets through.
+	// Each error of the bucket has its errno at close. The draft is kept and can be read, and the next close gets through. (Where
+	// another object is in the way: TestAFileThatOthersMadeIsKeptBeside.)
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for _, c := range []struct {
 		flags uint32
 		err   error
 		want  syscall.Errno
 	}{
-		{syscall.O_TRUNC, hearth.ErrConflict, syscall.ESTALE},
-		{0, hearth.ErrConflict, syscall.ESTALE},
-		{syscall.O_EXCL, hearth.ErrConflict, syscall.EEXIST},
 		{0, fs.ErrPermission, syscall.EACCES},
 		{0, syscall.ENOSPC, syscall.ENOSPC},
 		{0, syscall.EDQUOT, syscall.EDQUOT},
@@ -276,6 +281,10 @@ func TestCloseTellsWhatTheBucketSays(t *testing.T) {
 		{0, hearth.ErrUnanswered, syscall.EIO},
 		{0, refused, syscall.EIO},
 		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, refused), syscall.EIO},
+		{syscall.O_EXCL, fmt.Errorf("%w: %w", hearth.ErrUnanswered, hearth.ErrConflict), syscall.EIO},
+		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, hearth.ErrConflict), syscall.EIO},
+		{0, fmt.Errorf("%w: %w", hearth.ErrUnanswered, fs.ErrPermission), syscall.EIO},
+		{0, syscall.EBUSY, syscall.EBUSY},
 		{0, errors.New("it is broken"), syscall.EIO},
 	} {
 		w := newWriter(t)
@@ -316,6 +325,7 @@ func TestAFileThatOthersReplacedIsNotOverwritten(t *testing.T) {
 	w.is("read", w.read(node), "mine!")
 	w.is("close", w.flush(node), syscall.ESTALE)
 	w.is("the bucket has", w.bucket.has("a"), "theirs")
+	w.is("the name that it is kept under", w.look("a.conflict"), node)
 	w.release(node, handle)
 }
 

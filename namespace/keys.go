@@ -88,6 +88,12 @@ func KeyIn(prefix, name string) (key string, err error) {
 	return prefix + m.Segment, nil
 }
 
+// Beside is the name of a file where a directory has its own.
+func Beside(name string) string { return name + record.BesideTag }
+
+// IsBeside reports whether a name is one that Beside gives.
+func IsBeside(name string) bool { return strings.HasSuffix(name, record.BesideTag) }
+
 // NewID returns a node id that no name has: a front end gives it to a file that is no object yet.
 func (t *Tree) NewID() (uint64, error) { return t.ids.Next() }
 

@@ -67,6 +67,17 @@ func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object, id
 	})
 }
 
+// Touch has front ends forget what they were told of a key's name and its directory: they show other names than the origin has.
+func (t *Tree) Touch(link, key string) {
+	d, sort, ok := t.find(&hearth.Object{Link: link, Key: key})
+	if d != nil {
+		defer d.release()
+	}
+	if ok {
+		t.news.Tell([]Change{{Dir: d.id, Name: record.MountName(sort, false)}})
+	}
+}
+
 func (t *Tree) written(ctx context.Context, l *link, key string) { t.writtenAs(ctx, l, key, nil) }
 
 // writtenAs is written; tell, if it is not nil, takes the place of the question about the key itself.

@@ -1,17 +1,22 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/fuse"
+	"github.com/hearthfs/hearth/namespace"
 	"github.com/hearthfs/hearth/node/admin"
 	"github.com/hearthfs/hearth/node/config"
 	"github.com/hearthfs/hearth/origin"
@@ -49,7 +54,7 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.room, Published: n.published, Staged: n.stagedAs,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.room, Published: n.published, Staged: n.stagedAs, Conflict: n.conflictName, Conflicted: n.conflicted,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
@@ -100,7 +105,73 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 		return nil, err
 	}
 	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
-		SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+		Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+}
+
+// conflictName is the name under which a draft is kept when another object has its own: NAME.conflict-NODE-TIME, of which NAME is
+// cut where a name in a mount, or a key, would be too long. Where not even that helps it is the name that it has.
+func (n *Node) conflictName(name draft.Name) draft.Name {
+	dir, last := path.Split(name.Key)
+	tag := ".conflict-" + n.ownName() + "-" + n.now().UTC().Format("20060102T150405Z")
+	const more = "-999" // that the drafts may add
+	for {
+		if _, err := namespace.KeyIn(dir, namespace.MountName(last+tag+more)); err == nil {
+			return draft.Name{Link: name.Link, Key: dir + last + tag}
+		}
+		if last == "" {
+			return name
+		}
+		_, size := utf8.DecodeLastRuneInString(last)
+		last = last[:len(last)-size]
+	}
+}
+
+// ownName is this node's name in its ring, else the host's. Only what is plain in a file's name is left of it.
+func (n *Node) ownName() string {
+	name := n.config.Ring.Name
+	if name == "" {
+		name, _ = os.Hostname() // else "node" below
+	}
+	name = strings.Map(func(c rune) rune {
+		if c < 0x80 && (c == '-' || c == '.' || c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z') {
+			return c
+		}
+		return '_'
+	}, name)
+	return cmp.Or(name[:min(len(name), 63)], "node")
+}
+
+// conflicted tells of a draft whose name another object has: that is shown under it at once.
+func (n *Node) conflicted(d *draft.Draft, was draft.Info, err error) {
+	i := d.Info()
+	if err != nil {
+		n.keptFrom(&was, &i, err)
+		n.events.Error("somebody else has written the object of a file that was written here: what was written is kept beside it",
+			"link", was.Link, "key", was.Key, "kept", i.Key, "file", i.File, "cause", n.cured(&i, err))
+	}
+	n.uncover(n.ctx, &was)
+	n.doubted(n.ctx, was.Link, was.Key)
+	n.tree.Touch(was.Link, was.Key)
+	ctx, cancel := context.WithTimeout(n.ctx, settling)
+	defer cancel()
+	n.settle(ctx)
+}
+
+// patience is how long an origin may be silent.
+func (n *Node) patience(link string) time.Duration {
+	if l := n.links.named(link); l != nil {
+		return cmp.Or(l.Origin.Timeout, origin.DefaultTimeout)
+	}
+	return 0
+}
+
+// slowRename tells of a rename that waits for the bucket.
+func (n *Node) slowRename(from, to draft.Name, sent, size int64, err error) {
+	if err != nil {
+		n.events.Error("a rename has failed: what was written is kept here", "link", from.Link, "key", from.Key, "to", to.Key, "sent", sent, "bytes", size, "cause", err)
+		return
+	}
+	n.events.Warn("a rename waits for the bucket, and both directories with it", "link", from.Link, "key", from.Key, "to", to.Key, "sent", sent, "bytes", size)
 }
 
 // readBase reads what a draft has of the object that it changes.
@@ -192,6 +263,9 @@ func (n *Node) publishBehind(d *draft.Draft) {
 			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
 				return nil
 			}
+			if i.Conflict && !before.Conflict { // it was told of
+				return nil
+			}
 			n.keptFrom(&before, &i, err)
 			if i.State == draft.Failed {
 				n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", n.cured(&i, err))
@@ -257,7 +331,7 @@ func (n *Node) publishDir(s *draft.Store, name draft.Name) {
 	n.group.Go(func() error {
 		defer n.drafts.behindOf(file, -1)
 		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
-			err := s.RenameDir(n.ctx, name, name, func(draft.Info) bool { return true }, nil)
+			err := s.RenameDir(n.ctx, name, name, func(i draft.Info) bool { return !i.Conflict }, nil)
 			if err == nil || n.ctx.Err() != nil {
 				return nil
 			}
@@ -346,7 +420,7 @@ func (n *Node) publishOpen(s *draft.Store) {
 		}
 		age, every := n.now().Sub(i.Since), l.Staging.Interval()
 		switch {
-		case !i.Appends || i.Users == 0 || !i.Dirty || i.Removed || n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 || age < every:
+		case !i.Appends || i.Users == 0 || !i.Dirty || i.Removed || i.Conflict || n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 || age < every:
 		case i.State != draft.Opened && (i.State != draft.Waiting || age%every >= tendEvery): // what failed is tried again as often
 		case i.Object != nil && i.Size >= largeLog && i.Size < i.Object.Size+i.Object.Size/10:
 		default:

@@ -1,7 +1,10 @@
 package node
 
 import (
+	"bytes"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -160,5 +163,38 @@ func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {
 	}
 	if got := draftsOf(t, client(t, n)); got["/left.tmp"].State != "staged" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestASlowRenameIsToldOf(t *testing.T) {
+	// A rename may wait as long as its origin may be silent; of a link that is gone it waits for ever. The log names both keys, how
+	// far it is, and why it has failed.
+	_, _, c := outage(t, "immutable")
+	var log bytes.Buffer
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	link := n.links.list()[0]
+	for timeout, want := range map[time.Duration]time.Duration{0: 10 * time.Second, time.Minute: time.Minute} {
+		link.Origin.Timeout = timeout
+		if got := n.patience(link.name); got != want {
+			t.Errorf("patience %v, want %v", got, want)
+		}
+	}
+	if got := n.patience("gone"); got != 0 {
+		t.Errorf("patience %v of a link that is gone", got)
+	}
+	from, to := draft.Name{Link: link.name, Key: "a.tmp"}, draft.Name{Link: link.name, Key: "a"}
+	n.slowRename(from, to, 3, 7, nil)
+	n.slowRename(from, to, 3, 7, errors.New("nothing is sent"))
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`level=WARN msg="a rename waits for the bucket, and both directories with it"`,
+		`level=ERROR msg="a rename has failed: what was written is kept here"`, `key=a.tmp to=a sent=3 bytes=7 cause="nothing is sent"`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, log.String())
+		}
 	}
 }

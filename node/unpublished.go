@@ -72,6 +72,9 @@ func (n *Node) cured(i *draft.Info, err error) error {
 	e := &admin.Error{Kind: admin.KindOf(explained), Message: explained.Error(), Cause: err}
 	switch {
 	case explained != err && !errors.Is(err, hearth.ErrConflict) && !errors.Is(err, hearth.ErrUnanswered):
+	case i.Conflict:
+		e.Kind = admin.KindRefused
+		e.Message = "somebody else has written the object of its name meanwhile (" + e.Message + "); hearth drafts publish puts it beside that, mv it over the other one if that is to go, or hearth drafts drop it"
 	case errors.Is(err, hearth.ErrConflict):
 		e.Kind = admin.KindRefused
 		e.Message += "; copy the file away under another name if you need it, then hearth drafts drop it"
@@ -307,6 +310,7 @@ func (n *Node) publishNow(ctx context.Context, x *status.Draft) error {
 		}
 		return nil // it has gone: the bucket has it, or somebody removed it
 	}
+	d.Claim()
 	_, err := d.Publish(ctx)
 	if err == nil {
 		return nil

@@ -164,8 +164,12 @@ func (s *S3) copyByParts(ctx context.Context, u *hearth.Upload, from *hearth.Obj
 			return o, err
 		}
 	}
+	before, unlisted := s.Uploads(ctx, u.Key)
 	id, err := s.begin(ctx, u, header)
 	if err != nil {
+		if errors.Is(err, hearth.ErrUnanswered) && unlisted == nil {
+			err = s.abortNew(ctx, u, before, err)
+		}
 		return o, err
 	}
 	parts, err := s.copyParts(ctx, u, id, from)
@@ -179,6 +183,23 @@ func (s *S3) copyByParts(ctx context.Context, u *hearth.Upload, from *hearth.Obj
 		return hearth.Object{}, err
 	}
 	return s.sure(ctx, u, o)
+}
+
+// abortNew aborts the uploads of a key that were begun since: one of them is that of a begin that was not answered with
+// err, which it returns.
+func (s *S3) abortNew(ctx context.Context, u *hearth.Upload, before []hearth.Begun, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.silence.Said)
+	defer cancel()
+	now, left := s.Uploads(ctx, u.Key)
+	for _, b := range now {
+		if !slices.ContainsFunc(before, func(x hearth.Begun) bool { return x.ID == b.ID }) {
+			left = errors.Join(left, s.Abort(ctx, u, b.ID))
+		}
+	}
+	if left != nil {
+		return fmt.Errorf("%w; an upload may be left, since: %v", err, left)
+	}
+	return err
 }
 
 // tags gives the headers of a copy the source's tags, which parts do not take along.

@@ -287,6 +287,8 @@ func TestACopyByPartsMeetsFaults(t *testing.T) {
 		{op: "complete", fates: []string{"200 InternalError"}},
 		{op: "copy", fates: []string{"403 AccessDenied"}, err: fs.ErrPermission},
 		{op: "copy", fates: []string{"200 PreconditionFailed"}, err: hearth.ErrStale},
+		{op: "begin", fates: []string{lost}, err: hearth.ErrUnanswered},
+		{op: "begin", fates: []string{cut}, err: hearth.ErrUnanswered},
 		{op: "complete", fates: []string{"403 AccessDenied"}, err: fs.ErrPermission},
 		{op: "complete", fates: []string{"412 PreconditionFailed"}, err: hearth.ErrConflict},
 	} {

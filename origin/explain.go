@@ -130,6 +130,9 @@ func (e *Error) explainDenial(bucket string) (problem, cure string) {
 	if pays := strings.ToLower(said); strings.Contains(pays, "requester pays") || strings.Contains(pays, "requester-pays") || strings.Contains(pays, "request-payer") {
 		return problem, curePays
 	}
+	if e.Op == "copy" {
+		cure += "; a copy needs s3:GetObject there, too, and of an object with tags s3:GetObjectTagging and s3:PutObjectTagging"
+	}
 	if isAWS(e.Endpoint) && !e.pays {
 		cure += "; if the bucket has its readers pay, set requester_pays: true"
 	}

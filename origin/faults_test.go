@@ -328,7 +328,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 		}
 		var longest time.Duration
 		for range 200 {
-			b := budget{Retry: Retry{}.withDefaults(defaultTimeout), used: 3}
+			b := budget{Retry: Retry{}.withDefaults(DefaultTimeout), used: 3}
 			start := time.Now()
 			if err := b.spend(t.Context(), io.ErrUnexpectedEOF); err != nil {
 				t.Fatal(err)

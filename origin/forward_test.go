@@ -470,7 +470,7 @@ func TestAnOriginThatNeverAnswersIsGivenUp(t *testing.T) {
 			}
 			<-r.Context().Done()
 		})
-		const read, said, work = defaultTimeout, time.Minute, 10 * time.Minute
+		const read, said, work = DefaultTimeout, time.Minute, 10 * time.Minute
 		for _, c := range []struct {
 			raw         string
 			from, until time.Duration

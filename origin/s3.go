@@ -79,10 +79,10 @@ type counters struct {
 // uses as many as raise its throughput.
 const DefaultConnections = 160
 
-const (
-	defaultTimeout = 10 * time.Second
-	defaultRegion  = "us-east-1"
-)
+// DefaultTimeout is how long an origin may be silent over a read, where no other bound is configured.
+const DefaultTimeout = 10 * time.Second
+
+const defaultRegion = "us-east-1"
 
 func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 	c, err := c.fromEnvironment(ctx)
@@ -90,7 +90,7 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 		return nil, fmt.Errorf("read the AWS settings: %w", err)
 	}
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, says: said{agent: []string{c.UserAgent}, coding: []string{"gzip"}}, identity: c.Identity,
-		fixedRegion: c.Region != "", silence: newSilence(cmp.Or(c.Timeout, defaultTimeout))}
+		fixedRegion: c.Region != "", silence: newSilence(cmp.Or(c.Timeout, DefaultTimeout))}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {

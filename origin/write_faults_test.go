@@ -338,6 +338,9 @@ func TestRefusalsOfWritesAreNamed(t *testing.T) {
 			if !errors.Is(err, want.err) || !errors.As(err, &e) || e.Op != op || !strings.Contains(Explain(err), want.line) {
 				t.Errorf("%s, %s: %v\n%s", op, fate, err, Explain(err))
 			}
+			if op == "copy" && fate == "403 AccessDenied" && !strings.HasSuffix(Explain(err), "of an object with tags s3:GetObjectTagging and s3:PutObjectTagging") {
+				t.Errorf("a copy: %s", Explain(err))
+			}
 			if errors.Is(err, hearth.ErrUnanswered) || asked() != op {
 				t.Errorf("%s, %s: %v after %s", op, fate, err, asked())
 			}
