@@ -33,7 +33,7 @@ func writeScenarios() []scenario {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
 			}, run: writeKills},
 		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: writeStaged},
-		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 2 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
+		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
