@@ -144,6 +144,7 @@ type Draft struct {
 	seq     uint64
 	abort   []uploadRef
 	cancel  context.CancelCauseFunc // of the publish that runs
+	asking  bool                    // a request that makes the object is under way
 
 	// unwritten is an object of the draft that is to be deleted before it is published again; nil means none.
 	unwritten *hearth.Object
@@ -476,11 +477,16 @@ func (d *Draft) SetAttr(change func(*Attr)) {
 	d.attr.Exclusive, d.attr.New, d.changed = exclusive, fresh, true
 }
 
-// Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there.
+// Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there. Of one
+// that was removed and is not open nothing is left: the last RELEASE of a file may come behind its UNLINK.
 func (d *Draft) Sync() error {
 	d.mu.Lock()
+	gone := d.removed && d.file == nil
 	changed, files := d.changed || !d.durable, !d.removed && !d.gone
 	d.mu.Unlock()
+	if gone {
+		return nil
+	}
 	if err := d.syncBytes(); err != nil {
 		return err
 	}
@@ -609,8 +615,23 @@ func (s *Store) removeLocked(d *Draft) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.removed = true
-	if d.cancel != nil {
-		d.cancel(ErrRemoved)
+	d.stopLocked()
+}
+
+// answerWait is how long a request that makes the object of a removed draft may go on. An origin that is there answers in that time.
+const answerWait = 2 * time.Second
+
+// stopLocked ends what is sent of a draft that was removed or replaced. A request that makes the object gets a moment for its answer:
+// were it broken off, the origin could still do it, behind the HEAD that finds nothing to be deleted, or behind the next
+// object of that name.
+func (d *Draft) stopLocked() {
+	stop := d.cancel
+	switch {
+	case stop == nil:
+	case d.asking:
+		time.AfterFunc(answerWait, func() { stop(ErrRemoved) })
+	default:
+		stop(ErrRemoved)
 	}
 }
 

@@ -330,7 +330,9 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 	}
 	spec := d.spec("", a.Token, a.Size)
 	for try := 1; ; try++ {
+		d.asks(true)
 		o, err := do(spec)
+		d.asks(false)
 		if err == nil {
 			d.done(a, o)
 			return nil
@@ -356,6 +358,12 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 		}
 		return err
 	}
+}
+
+func (d *Draft) asks(now bool) {
+	d.mu.Lock()
+	d.asking = now
+	d.mu.Unlock()
 }
 
 // settle asks whether the attempt that had no answer was done. If nobody can tell, that is an error.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -341,6 +342,77 @@ func TestConflicts(t *testing.T) {
 		}
 		d.Release()
 	}
+}
+
+// slow answers a Put after some time. Whoever breaks it off before gets no answer, and the object is made all the same.
+type slow struct {
+	hearth.Uploader
+	takes time.Duration
+	made  chan error // what became of those that were broken off
+}
+
+func (s *slow) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (hearth.Object, error) {
+	answer := time.After(s.takes)
+	select {
+	case <-answer:
+		return s.Uploader.Put(ctx, u, body)
+	case <-ctx.Done():
+		go func() {
+			<-answer
+			_, err := s.Uploader.Put(context.WithoutCancel(ctx), u, body)
+			s.made <- err
+		}()
+		return hearth.Object{}, fmt.Errorf("%w: %w", hearth.ErrUnanswered, context.Cause(ctx))
+	}
+}
+
+func TestRemoveWaitsForAnAnswer(t *testing.T) {
+	// A draft is removed, or another one takes its name, while the request that makes its object is under way. The origin could do that
+	// later, if it were broken off: so there is nothing of it in the bucket in the end. An origin that never answers is not waited for.
+	for _, renames := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(part)
+			o := options(t.TempDir(), f)
+			up := &slow{f, answerWait / 2, make(chan error, 1)}
+			o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+			s := open(t, o)
+			d, other := create(t, s, "a", 1), create(t, s, "b", 2)
+			write(t, d, content(100, 1), 0)
+			write(t, other, content(50, 2), 0)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := d.Publish(t.Context())
+				ended <- err
+			}()
+			synctest.Wait() // it is under way
+			if renames {
+				must(t, other.Rename(t.Context(), Name{"link", "a"}, false, true))
+				f.has(t, "a", content(50, 2))
+			} else {
+				must(t, d.Remove(t.Context()))
+				f.has(t, "a", nil)
+			}
+			must(t, <-ended)
+			f.clean(t)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		up := &slow{f, time.Hour, make(chan error, 1)}
+		o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+		s := open(t, o)
+		d := create(t, s, "a", 1)
+		write(t, d, content(100, 1), 0)
+		go func() { _, _ = d.Publish(t.Context()) }() // it is removed
+		synctest.Wait()
+		before := time.Now()
+		must(t, d.Remove(t.Context()))
+		if took := time.Since(before); took != answerWait {
+			t.Errorf("it took %v", took)
+		}
+		must(t, <-up.made)
+	})
 }
 
 func TestRemoveAtEachStep(t *testing.T) {

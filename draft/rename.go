@@ -229,9 +229,7 @@ func (m *move) do(ctx context.Context, only bool) error {
 		return err
 	}
 	m.replaced.mu.RLock()
-	if stop := m.replaced.cancel; stop != nil {
-		stop(ErrRemoved)
-	}
+	m.replaced.stopLocked()
 	m.replaced.mu.RUnlock()
 	if err := m.replaced.lock(ctx); err != nil {
 		return errors.Join(err, m.undo(ctx))

@@ -342,6 +342,21 @@ func TestNoRoom(t *testing.T) {
 	f.has(t, "a", []byte("held"))
 }
 
+func TestTheCloseOfARemovedFile(t *testing.T) {
+	// The last handle of a file that was removed goes, and then its close is heard of: nothing is left to keep, which is no error.
+	f := newFake(part)
+	s := open(t, options(t.TempDir(), f))
+	d := create(t, s, "a.tmp", 1)
+	must(t, d.Hold())
+	must(t, d.Remove(t.Context()))
+	must(t, d.Stage()) // who has it open goes on with it
+	d.Release()
+	must(t, d.Stage())
+	if all := s.All(); len(all) > 0 {
+		t.Errorf("left: %v", all)
+	}
+}
+
 func TestAFullDisk(t *testing.T) {
 	// The file system itself is full: the write fails, Create and Sync fail, and when there is room again all goes on with what was there.
 	f, dir := newFake(part), hearthtest.Tmpfs(t, "size=256k")

@@ -258,6 +258,7 @@ func ptr[T any](v T) *T { return &v }
 // it must end with 0. Then again, with one byte at the origin flipped behind its back: it
 // must fail and name the file.
 func demonstration(e *env) {
+	const written = " read it back in " // the checkpoint
 	small := []string{"--images", "200", "--large", "1"}
 	if e.level > core {
 		small = nil
@@ -273,7 +274,7 @@ func demonstration(e *env) {
 	}
 	for nodes, says := range ends {
 		p := run(e.path("demo-"+nodes), "--nodes", nodes)
-		if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "Every byte matched") || !strings.Contains(p.out.String(), says) {
+		if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "Every byte matched") || !strings.Contains(p.out.String(), says) || !strings.Contains(p.out.String(), written) {
 			e.Fatalf("demo of %s nodes: exit %d:\n%s", nodes, code, p.out)
 		}
 	}
@@ -309,7 +310,7 @@ func (e *env) withoutFuse(args []string) {
 	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", bareDevices, dev}, demo...)...)
 	cmd.Env = append(e.environ(nil), "HEARTH_TOOLS="+filepath.Join(e.repo, ".tools", "bin"))
 	p := e.start(cmd)
-	if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "no /dev/fuse here") || !strings.Contains(p.out.String(), "Every byte matched") {
+	if code := p.exit(5 * time.Minute); code != 0 || !strings.Contains(p.out.String(), "no /dev/fuse here") || !strings.Contains(p.out.String(), "no checkpoint is written") || !strings.Contains(p.out.String(), "Every byte matched") {
 		e.Errorf("demo without /dev/fuse: exit %d:\n%s", code, p.out)
 	}
 }

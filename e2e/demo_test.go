@@ -29,7 +29,7 @@ func (e *env) demo(scratch string, environ []string, args ...string) *process {
 	return e.start(cmd)
 }
 
-// keptUntilInterrupted: the table shows a warm epoch that asked for no data, and that nodes
+// keptUntilInterrupted: a checkpoint is sent once, and read by another node. The table shows a warm epoch that asked for no data, and that nodes
 // got some of each other; the four commands work while it runs, and Ctrl-C leaves nothing
 // behind.
 func (e *env) keptUntilInterrupted() {
@@ -38,6 +38,9 @@ func (e *env) keptUntilInterrupted() {
 	p := e.demo(scratch, e.environ(nil), "--keep", "--images", "40", "--large", "1")
 	p.waitFor("Ctrl-C ends it")
 	text := p.out.String()
+	if !strings.Contains(text, "1.00 bytes sent per byte written") || !strings.Contains(text, "node-2 read it back") {
+		e.Errorf("the checkpoint was not written once and read:\n%s", text)
+	}
 	if row := rowOf(text, "warm"); len(row) != 10 || row[6] != "B" && row[6] != "KiB" || row[7] != "0" { // names are asked for, too
 		e.Errorf("the warm epoch asked the origin for data, or read wrong bytes: %q\n%s", row, text)
 		for _, command := range commandsIn(text) {
@@ -57,7 +60,7 @@ func (e *env) keptUntilInterrupted() {
 			e.Errorf("%s: exit %d\n%s", command, code, out)
 		}
 	}
-	if len(mountsBelow(scratch)) != 3 || resends() && !strings.Contains(text, "0 errors, longest stall ") {
+	if len(mountsBelow(scratch)) != 4 || resends() && !strings.Contains(text, "0 errors, longest stall ") {
 		e.Errorf("%d mounts while the demo is kept", len(mountsBelow(scratch)))
 	}
 	e.must(syscall.Kill(-p.Process.Pid, syscall.SIGINT), "press Ctrl-C")
@@ -104,7 +107,7 @@ func (e *env) demoOfOwnBucket() {
 	before := e.aws(o, "s3", "ls", "--recursive", "s3://"+o.bucket)
 	proxy, scratch := e.proxy(o), e.path("own")
 	p := e.demo(scratch, append(e.environ(o), "AWS_ENDPOINT_URL="+proxy.endpoint), "--origin", "s3://"+o.bucket+"/own")
-	if code := p.exit(time.Minute); code != 0 || !strings.Contains(p.out.String(), "reading 12 files") || !strings.Contains(p.out.String(), "All epochs read the same bytes") {
+	if code := p.exit(time.Minute); code != 0 || !strings.Contains(p.out.String(), "reading 12 files") || !strings.Contains(p.out.String(), "your bucket is only read") || !strings.Contains(p.out.String(), "All epochs read the same bytes") {
 		e.Errorf("demo of a bucket of one's own: exit %d:\n%s", code, p.out)
 	}
 	if next := commandsIn(p.out.String()); len(next) != 4 {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"net/http"
@@ -36,6 +37,7 @@ func writeScenarios() []scenario {
 		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
 		{name: "write-seed-ring", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files, 3 nodes"), run: writeSeedRing},
 		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: writeConflicts},
+		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 	}
 }
@@ -189,11 +191,7 @@ func writeStaged(e *env) {
 	if !strings.Contains(requests, "checkpoint-500/trainer_state.json") {
 		e.Errorf("the bucket's log does not tell of what was written:\n%s", requests)
 	}
-	for line := range strings.Lines(requests) {
-		if write := strings.Contains(line, `"PUT `) || strings.Contains(line, `"POST `); write && (strings.Contains(line, "tmp") || strings.Contains(line, "incomplete") || strings.Contains(line, ".lock") || strings.Contains(line, "/sed")) {
-			e.Errorf("a temporary name was in the bucket: %s", line)
-		}
-	}
+	e.noStagedNames(log)
 	e.must(os.WriteFile(filepath.Join(h.dir, "left.tmp"), []byte("left"), 0o644), "write a file that nobody renames")
 	if s := h.status().Drafts.States.Staged; s.Files != 1 || s.Bytes != 4 {
 		e.Errorf("status tells of %+v", s)
@@ -307,12 +305,17 @@ func (e *env) answer(r *http.Request, what string) []byte {
 // keys are all keys of the bucket, in order, but for the markers of directories.
 func (e *env) keys(o *server) (all []string) {
 	e.Helper()
-	r, err := o.Request(e.ctx, http.MethodGet, o.bucket, "", url.Values{"list-type": {"2"}})
-	e.must(err, "list the bucket")
-	for _, part := range strings.Split(string(e.answer(r, "the listing")), "<Key>")[1:] {
-		if key, _, _ := strings.Cut(part, "</Key>"); !strings.HasSuffix(key, "/") {
-			all = append(all, key)
+	for after, more := "", true; more; {
+		r, err := o.Request(e.ctx, http.MethodGet, o.bucket, "", url.Values{"list-type": {"2"}, "start-after": {after}})
+		e.must(err, "list the bucket")
+		text := string(e.answer(r, "the listing"))
+		for _, part := range strings.Split(text, "<Key>")[1:] {
+			key, _, _ := strings.Cut(part, "</Key>")
+			if after = html.UnescapeString(key); !strings.HasSuffix(after, "/") {
+				all = append(all, after)
+			}
 		}
+		more = strings.Contains(text, "<IsTruncated>true<")
 	}
 	return all
 }

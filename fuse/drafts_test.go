@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/namespace"
 )
 
 func TestAHandleIsARow(t *testing.T) {
@@ -130,6 +131,30 @@ func (w *writer) mkdir(name string) gofuse.Status {
 
 func (w *writer) rmdir(name string, unique uint64) gofuse.Status {
 	return w.Rmdir(nil, &gofuse.InHeader{NodeId: 1, Unique: unique}, name)
+}
+
+func TestNewsOfADirectoryThatIsMade(t *testing.T) {
+	// MKDIR's answer tells the kernel of the name. News of it, which would come behind that and take the name from under whoever is in
+	// the directory by then, are not told; what changes elsewhere meanwhile, or there later, is.
+	w := newWriter(t)
+	tell := func(name string) { w.news.add(1, namespace.Change{Dir: 1, Name: name}) }
+	told := func() (names []string) {
+		for _, c := range w.news.dirs[1].names {
+			names = append(names, c.name)
+		}
+		return names
+	}
+	wrote := w.write.w.Wrote
+	w.write.w.Wrote = func(ctx context.Context, link, key string, o *hearth.Object, id uint64) {
+		wrote(ctx, link, key, o, id)
+		tell("d")
+		tell("other")
+	}
+	w.is("mkdir", w.mkdir("d"), ok)
+	w.is("told", fmt.Sprint(told()), "[other]")
+	tell("d")
+	w.is("told", fmt.Sprint(told()), "[other d]")
+	w.is("names that are made", len(w.news.making), 0)
 }
 
 func TestDirectoriesAreMarkers(t *testing.T) {

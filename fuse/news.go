@@ -46,6 +46,7 @@ type news struct {
 	names    int
 	awaited  map[uint64]chan struct{} // node id that a request waits for, until its name is dropped
 	stalled  map[uint64]int           // requests that wait, counted by directory
+	making   map[madeName]int         // names that requests make, of which their answers tell
 	aside    map[uint64]*dirNews      // names of stalled directories
 	listings listings
 	kept     map[uint64]*listing
@@ -68,13 +69,19 @@ type changedName struct {
 	old  uint64 // the node id that the name meant, or 0
 }
 
+// madeName is a name in a directory, a node id of the kernel.
+type madeName struct {
+	dir  uint64
+	name string
+}
+
 type newsOps struct{ told, merged, lost atomic.Int64 }
 
 func newNews(k kernel, ops *newsOps) *news {
 	return &news{
 		kernel: k, ops: ops,
 		dirs: map[uint64]*dirNews{}, awaited: map[uint64]chan struct{}{}, kept: map[uint64]*listing{},
-		stalled: map[uint64]int{}, aside: map[uint64]*dirNews{},
+		stalled: map[uint64]int{}, making: map[madeName]int{}, aside: map[uint64]*dirNews{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -96,7 +103,7 @@ func (w *news) add(dir uint64, c namespace.Change) {
 		w.queue = append(w.queue, dir)
 	}
 	switch {
-	case c.Name == "":
+	case c.Name == "" || c.Old == 0 && w.making[madeName{dir, c.Name}] > 0:
 	case awaited || w.names < maxNewsNames && len(d.names) < maxNewsPerDir:
 		d.names = append(d.names, changedName{c.Name, c.Old})
 		w.names++
@@ -132,6 +139,23 @@ func (w *news) free(dir uint64) {
 		w.queue = append(w.queue, dir)
 	}
 	w.poke()
+}
+
+// make notes that a request makes a directory, until made: its answer tells the kernel of the name. News of it would be told
+// behind that, since the request holds the lock of the directory that it is in. They would take the name from under whoever has
+// changed into the new directory, who could not tell any more where he is (getcwd: ENOENT).
+func (w *news) make(dir uint64, name string) (made func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := madeName{dir, name}
+	w.making[m]++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.making[m]--; w.making[m] == 0 {
+			delete(w.making, m)
+		}
+	}
 }
 
 // putAside keeps names for later while a request waits in their directory.

@@ -483,7 +483,10 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 	case f.staged(asDir(at)):
 		n, err = f.stageDir(asDir(at), in)
 	default:
-		if err = f.mark(r, at, false); err == nil {
+		made := f.news.make(in.NodeId, name)
+		err = f.mark(r, at, false)
+		made() // what changes from now on is told: the name may be looked up before that
+		if err == nil {
 			n, err = f.tree.Lookup(r, dir, name)
 		}
 	}

@@ -49,7 +49,7 @@ func (t *Tree) Prefix(ctx context.Context, link, prefix string) (Node, error) {
 }
 
 // KeyOf returns the key that a name in a directory has at its link's origin, whether or not there is an object. The error is
-// syscall.EINVAL for a name that no key can have, and syscall.EPERM where the directory, or what stands at the name, is made
+// that of KeyIn, and syscall.EPERM where the directory, or what stands at the name, is made
 // by links.
 func (t *Tree) KeyOf(dir uint64, name string) (link, key string, err error) {
 	d, err := t.dirs.get(t, dir)
@@ -79,10 +79,13 @@ func (t *Tree) DirKey(dir uint64) (link, prefix string, err error) {
 }
 
 // KeyIn is the key that a name has behind a prefix, which ends in "/" or is empty. The error is syscall.EINVAL for a name that no
-// key can have.
+// key can have, and syscall.ENAMETOOLONG if it or its key is too long.
 func KeyIn(prefix, name string) (key string, err error) {
 	m, ok := record.ParseName(name)
-	if !ok || m.Hashed || m.Segment == "" || !record.Representable(prefix+m.Segment+"/") {
+	switch {
+	case len(name) > record.MaxName || ok && len(prefix+m.Segment+"/") > record.MaxKey:
+		return "", fmt.Errorf("a name has at most %d bytes, and a key %d: %w", record.MaxName, record.MaxKey, syscall.ENAMETOOLONG)
+	case !ok || m.Hashed || m.Segment == "" || !record.Representable(prefix+m.Segment+"/"):
 		return "", fmt.Errorf("no key can be named %q: %w", name, syscall.EINVAL)
 	}
 	return prefix + m.Segment, nil

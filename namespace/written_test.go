@@ -367,9 +367,15 @@ func TestKeysOfNames(t *testing.T) {
 			t.Errorf("%q is %q %q, %v", name, link, key, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "a/b", "\xff", "%41", strings.Repeat("x", 256)} {
+	for _, name := range []string{"", ".", "..", "a/b", "\xff", "%41"} {
 		if _, key, err := w.tree.KeyOf(dir.ID, name); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%q is %q, %v", name, key, err)
 		}
+	}
+	if _, key, err := w.tree.KeyOf(dir.ID, strings.Repeat("x", 256)); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("a name that is too long is %q, %v", key, err)
+	}
+	if key, err := KeyIn(strings.Repeat("d", 1000)+"/", strings.Repeat("x", 23)); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("a key that is too long is %q, %v", key, err)
 	}
 }

@@ -290,11 +290,62 @@ func (n *Node) leftDrafts() error {
 	if err != nil {
 		return err
 	}
+	awaited := map[string]bool{}
+	for _, i := range s.All() {
+		if n.links.named(i.Link) == nil && !awaited[i.Link] {
+			awaited[i.Link] = true
+			n.group.Go(func() error { n.awaitLink(s, i.Link); return nil })
+		}
+	}
+	n.leftOf(s, func(link string) bool { return !awaited[link] })
+	return nil
+}
+
+// awaitLink publishes what an earlier node left of a link that is not there: that of a mount which is made anew comes some time after
+// the start. Nobody can say before whether a name is temporary.
+func (n *Node) awaitLink(s *draft.Store, link string) {
+	for told := false; n.links.named(link) == nil; told = true {
+		for _, i := range s.All() {
+			d, ok := s.ID(i.ID)
+			if !ok || told || i.Link != link || !i.Dirty || i.Removed || i.Users > 0 {
+				continue
+			}
+			_, err := n.uploader(link)
+			if i.State != draft.Staged {
+				_, err = d.Publish(n.ctx) // that it waits is noted
+			}
+			if err == nil {
+				continue // the link has just come
+			}
+			after := d.Info()
+			n.keptFrom(&i, &after, err)
+			n.events.Trouble("draft "+i.Link+" "+i.Key, "a file that was written is not in the bucket yet", "key", i.Key, "cause", err)
+		}
+		select {
+		case <-time.After(publishEvery):
+		case <-n.ctx.Done():
+			return
+		}
+	}
+	n.leftOf(s, func(of string) bool { return of == link })
+}
+
+// leftOf publishes what an earlier node left of some links, but for what has a temporary name.
+func (n *Node) leftOf(s *draft.Store, links func(string) bool) {
 	dirs := map[draft.Name]bool{}
 	for _, i := range s.All() { // a directory before what is below it
 		d, ok := s.ID(i.ID)
 		switch {
-		case !ok || !i.Dirty || i.Removed || n.staged(i.Name) || n.within(i.Name, dirs) != nil:
+		case !ok || !links(i.Link) || !i.Dirty || i.Removed || n.within(i.Name, dirs) != nil:
+		case n.staged(i.Name):
+			n.drafts.told.Lock()
+			delete(n.drafts.kept, i.File)
+			n.drafts.told.Unlock()
+			if i.Users == 0 && i.State == draft.Waiting {
+				if err := d.Stage(); err != nil {
+					n.events.Warn("drafts", "cause", err)
+				}
+			}
 		case i.IsDir(): // the end of the node broke its rename off
 			dirs[i.Name] = true
 			n.publishDir(s, i.Name)
@@ -302,7 +353,6 @@ func (n *Node) leftDrafts() error {
 			n.publishBehind(d)
 		}
 	}
-	return nil
 }
 
 // within is the uppermost of some directories that a name lies in. nil means that it lies in none.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/internal/hearthtest"
+	"github.com/hearthfs/hearth/node/status"
 )
 
 // keysOf are the keys of a bucket.
@@ -136,6 +137,62 @@ func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
 	log.Release()
 	other.Release()
 	tmp.Release()
+}
+
+func TestDraftsWaitForTheirLink(t *testing.T) {
+	// The link of a mount that is made by hand comes some time after the node's start. What the node before left waits for it, with the
+	// reason. Then what has a temporary name stays, closed or open at that node's end, and all else is published.
+	s, _, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	staged(t, n, "closed.tmp", "closed")
+	staged(t, n, "d.tmp/", "")
+	staged(t, n, "d.tmp/x", "x")
+	written(t, n, "open.tmp", "open", 0)
+	written(t, n, "plain", "plain", 0)
+	store := n.drafts.store.Load()
+	for _, i := range store.All() {
+		if d, _ := store.ID(i.ID); i.Users > 0 {
+			if err := d.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			d.Release()
+		}
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = start(t, "", func(o *Config) {
+		c.with(o)
+		o.Links = nil
+	})
+	wait := func(what string, fact func(d map[string]status.Draft) bool) {
+		t.Helper()
+		if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return fact(draftsOf(t, client(t, n))) }) {
+			t.Fatalf("%s: the bucket has %q, and %+v", what, keysOf(t, s), draftsOf(t, client(t, n)))
+		}
+	}
+	wait("no link", func(d map[string]status.Draft) bool {
+		x, ok := d["s3://data/plain"]
+		y := d["s3://data/open.tmp"]
+		return ok && x.State == "waiting" && strings.Contains(x.Why, "no link is named") && y.State == "waiting" && len(d) == 5
+	})
+	if got := keysOf(t, s); got != "dir/known" {
+		t.Errorf("without a link the bucket has %q", got)
+	}
+	if _, err := n.links.add(t.Context(), c.Links[0], func(*link) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	wait("a link", func(d map[string]status.Draft) bool {
+		for _, name := range []string{"/closed.tmp", "/open.tmp", "/d.tmp", "/d.tmp/x"} {
+			if d[name].State != "staged" || d[name].Why != "" {
+				return false
+			}
+		}
+		return len(d) == 4
+	})
+	if got := keysOf(t, s); got != "dir/known plain" {
+		t.Errorf("the bucket has %q", got)
+	}
 }
 
 func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {

@@ -69,6 +69,7 @@ type link struct {
 	differs   atomic.Pointer[string]       // how its listings differ from HEADs; nil means that they do not
 	passed    atomic.Pointer[string]       // why objects that the last probe tried cannot be read; "" means that all can
 	doubted   atomic.Pointer[string]       // why its origin could not be probed; nil means that it was
+	written   bool                         // it is made for a writable mount
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {
@@ -121,7 +122,7 @@ func (ls *links) add(ctx context.Context, l Link, probe func(*link) error) (*lin
 }
 
 // probe asks the origin whether it can be used, and what the link's prefix is. A prefix that is one object is
-// no directory. A prefix with nothing below it is most likely a mistake. An error of the origin is returned as
+// no directory. A prefix with nothing below it is most likely a mistake, unless it is to be written. An error of the origin is returned as
 // it is.
 func (l *link) probe(ctx context.Context) error {
 	can, err := l.origin.Probe(ctx)
@@ -144,6 +145,9 @@ func (l *link) probe(ctx context.Context) error {
 	key := strings.TrimSuffix(l.prefix, "/")
 	if _, err := l.origin.Head(ctx, key); err == nil {
 		return usage("%s is one object, not a directory: name the prefix that it lies in", l.Origin.URL)
+	}
+	if l.written || l.Write == config.WriteThrough {
+		return nil
 	}
 	return &admin.Error{Kind: admin.KindNotFound, Message: "nothing lies below " + l.Origin.URL + ": check the prefix (hearth ls shows what there is)"}
 }

@@ -1,10 +1,13 @@
 package node
 
 import (
+	"cmp"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
 )
 
 func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
@@ -31,4 +34,23 @@ func TestMountsOfOneNewOriginAtOnceShareItsLink(t *testing.T) {
 	if len(n.links.making) != 0 {
 		t.Errorf("%d links are in the making still", len(n.links.making))
 	}
+}
+
+func TestAnEmptyPrefixIsToBeWritten(t *testing.T) {
+	// Results go to a prefix that has none yet. To be read it is most likely a mistake, and an object is no directory for anybody.
+	_, _, c := outage(t, "immutable")
+	n := start(t, "", func(o *Config) { o.Links, o.Cache = nil, c.Cache })
+	for prefix, want := range map[string]string{"runs": "", "dir/known": "is one object"} {
+		for write, want := range map[string]string{"": cmp.Or(want, "nothing lies below"), config.WriteThrough: want} {
+			o := c.Links[0].Origin
+			o.URL += "/" + prefix
+			r := admin.MountRequest{Mount: Mount{Write: write}, Origin: &o}
+			if _, _, err := n.linkTo(t.Context(), r); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, write %q: %v", prefix, write, err)
+			}
+		}
+	}
+	o := c.Links[0]
+	o.Origin.URL, o.Write = "s3://data/results", config.WriteThrough
+	start(t, "", func(n *Config) { n.Links = []Link{o} })
 }

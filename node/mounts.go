@@ -213,6 +213,7 @@ func (n *Node) linkTo(ctx context.Context, r admin.MountRequest) (*link, string,
 	var away error
 	added := Link{Path: pathFor(r.Origin.URL), Origin: *r.Origin, Freshness: r.Freshness, FailStale: r.FailStale, NoSeed: r.NoSeed, Staging: r.Staging}
 	l, err := n.links.add(ctx, added, func(l *link) error {
+		l.written, _ = r.Writes()
 		away = n.probe(ctx, l)
 		return n.goOn(ctx, l, away)
 	})

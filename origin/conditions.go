@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -29,6 +30,9 @@ type WriteAbilities struct {
 // probeETag is no object's.
 const probeETag = `"hearth-probe"`
 
+// probeTime is how long the origin may take to answer the five requests of WriteAbilities.
+const probeTime = time.Minute
+
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
 // prefix, ".hearth-probe-" and a random name, that is removed again. Amazon is known to heed all. Where
 // that object is denied, no condition is relied on.
@@ -40,6 +44,9 @@ func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 		found := WriteAbilities{IfNone: true, IfMatch: true, IfMatchDelete: true}
 		if !isAWS(s.place.Load().url()) {
 			var err error
+			// It is not the caller's: broken off, it would leave its object there, and the next one had to begin again.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
+			defer cancel()
 			found, err = s.probeWrites(ctx)
 			if err != nil && !errors.Is(err, fs.ErrPermission) { // it may be allowed elsewhere: as far as it was found
 				return found, err

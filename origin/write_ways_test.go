@@ -309,6 +309,34 @@ func TestAWriteThatIsCancelled(t *testing.T) {
 	})
 }
 
+func TestTheProbeOutlastsWhoNeedsIt(t *testing.T) {
+	// A write is cancelled while the origin is tried: what that has put there is removed all the same, and the next write need not begin again.
+	b := newFakeBucket(t, "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	probes, removed := 0, false
+	b.odd = func(_ http.ResponseWriter, r *http.Request, key string) bool {
+		if !strings.HasPrefix(key, ".hearth-probe-") {
+			return false
+		}
+		probes++
+		cancel()
+		removed = r.Method == http.MethodDelete && r.Header.Get("If-Match") == ""
+		return removed
+	}
+	s := b.open(t, Config{})
+	u := &hearth.Upload{Key: "new", Size: 1, IfNone: true}
+	if _, err := s.Put(ctx, u, strings.NewReader("x")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	before := probes
+	if _, err := s.Put(t.Context(), u, strings.NewReader("x")); err != nil || probes != before {
+		t.Errorf("%v, after %d more requests", err, probes-before)
+	}
+	if !removed {
+		t.Error("what was put there is left")
+	}
+}
+
 func TestWhereTheProbeIsDeniedNoConditionIsReliedOn(t *testing.T) {
 	// Rights below a part of the prefix are enough to write there: a HEAD goes before each write that has
 	// a condition.

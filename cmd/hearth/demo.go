@@ -19,8 +19,10 @@ func demoCommand() *cobra.Command {
 		Long: "Start a real S3 server, make pictures and large files and upload them, mount the bucket\n" +
 			"by three nodes that make a ring, have their readers share a cold and a warm epoch in random\n" +
 			"order, and kill one node in the midst of a third: the next one serves its mount, and no reader\n" +
-			"gets an error. Every byte is compared with what was made. About a minute. Exits 0 only if all\n" +
-			"is right. Before Linux 6.9 the other nodes go on instead. --origin reads a bucket of your own.",
+			"gets an error. In the end write a checkpoint through a mount, rename it, and have another node\n" +
+			"read it. Every byte is compared with what was made. About a minute. Exits 0 only if all is\n" +
+			"right. Before Linux 6.9 the other nodes go on instead. --origin reads a bucket of your own, and\n" +
+			"writes nothing.",
 		Example: "  hearth demo\n" +
 			"  hearth demo --nodes 1 --images 500 --large 1",
 		Args: cli.Exactly(),

@@ -26,8 +26,9 @@ const (
 	MaxName = 255
 	// BesideTag ends the name of a file beside a directory.
 	BesideTag = "%F"
-	maxKey    = 1024 // the longest key that S3 takes, in bytes
-	hashTail  = len("%~") + 16
+	// MaxKey is the longest key that S3 takes, in bytes.
+	MaxKey   = 1024
+	hashTail = len("%~") + 16
 )
 
 // IsDir reports whether a sort name is a directory's.
@@ -157,4 +158,4 @@ func unescape(name string) string {
 }
 
 // Representable reports whether an origin can be asked for a key: it is UTF-8, and not too long for S3.
-func Representable(key string) bool { return len(key) <= maxKey && utf8.ValidString(key) }
+func Representable(key string) bool { return len(key) <= MaxKey && utf8.ValidString(key) }

@@ -68,7 +68,7 @@ func FuzzNames(f *testing.F) {
 				t.Fatalf("%q means %+v, whose name is %q", s, m, got)
 			}
 		}
-		if s = strings.ReplaceAll(s, "/", ""); len(s) <= maxKey {
+		if s = strings.ReplaceAll(s, "/", ""); len(s) <= MaxKey {
 			checkName(t, s, false)
 			checkName(t, s, true)
 		}

@@ -9,6 +9,9 @@
 // 6.9), the others go on, and read what its readers did not; a single node is killed between two
 // epochs then, and mounted again on its cache.
 //
+// In the end a checkpoint is written through a writable mount of the first node, renamed, and read back
+// by another node.
+//
 // Every byte is compared with what was made, never with what Hearth says. A proxy between the nodes
 // and the server counts the requests to the origin.
 package demo
@@ -79,6 +82,9 @@ func Run(ctx context.Context, opts Options) error {
 		return err
 	}
 	if err := d.epochs(ctx); err != nil {
+		return err
+	}
+	if err := d.checkpoint(ctx); err != nil {
 		return err
 	}
 	d.table()

@@ -30,6 +30,7 @@ type mounted struct {
 	name   string
 	cmd    *exec.Cmd
 	dir    string // the mount point; "" means that reads go through the node's socket
+	writes string // that of a second mount, which is writable; "" means that there is none
 	socket string
 	log    *lockedBuffer
 	done   chan struct{} // closed when the process has ended
@@ -70,7 +71,7 @@ func canMount() bool {
 func launch(d *demo, i int) (*mounted, error) {
 	m := &mounted{name: fmt.Sprintf("node-%d", i+1), log: &lockedBuffer{}, done: make(chan struct{})}
 	base := d.Dir
-	if d.Nodes > 1 {
+	if d.Nodes > 1 || i > 0 {
 		base = filepath.Join(d.Dir, m.name)
 		if err := os.MkdirAll(base, 0o755); err != nil {
 			return nil, fmt.Errorf("make a directory for %s: %w", m.name, err)
@@ -261,7 +262,7 @@ func (m *mounted) ask(ctx context.Context, path string, answer any) error {
 func (m *mounted) counts() counts {
 	if !m.killed.Load() {
 		if s, err := m.status(); err == nil {
-			m.said = m.lost.plus(counts{s.Origin.Requests, s.Origin.Bytes, s.Ring.Reads.Bytes})
+			m.said = m.lost.plus(counts{requests: s.Origin.Requests, bytes: s.Origin.Bytes, peers: s.Ring.Reads.Bytes})
 		}
 	}
 	return m.said
@@ -364,8 +365,9 @@ func (m *mounted) killAll() {
 
 // detach unmounts what a killed process left behind.
 func (m *mounted) detach() {
-	if m.dir == "" || !inMountTable(m.dir) {
-		return
+	for _, dir := range []string{m.dir, m.writes} {
+		if dir != "" && inMountTable(dir) {
+			_ = machine.Unmount(dir, "fuse.hearth", true) // a mount that stays can be seen in the mount table
+		}
 	}
-	_ = machine.Unmount(m.dir, "fuse.hearth", true) // a mount that stays can be seen in the mount table
 }

@@ -36,21 +36,24 @@ type server struct {
 	proxy          *http.Server
 	requests       atomic.Int64
 	bytes          atomic.Int64
+	sent           atomic.Int64
 }
 
-// counts is the number of requests to an origin and their bytes, and the bytes that nodes got from
-// each other.
-type counts struct{ requests, bytes, peers int64 }
+// counts is the number of requests to an origin and the bytes that it answered, the bytes that nodes got from
+// each other, and those that they sent to the origin.
+type counts struct{ requests, bytes, peers, sent int64 }
 
 func (c counts) plus(b counts) counts {
-	return counts{c.requests + b.requests, c.bytes + b.bytes, c.peers + b.peers}
+	return counts{c.requests + b.requests, c.bytes + b.bytes, c.peers + b.peers, c.sent + b.sent}
 }
 
 func (c counts) minus(b counts) counts {
-	return c.plus(counts{-b.requests, -b.bytes, -b.peers})
+	return c.plus(counts{-b.requests, -b.bytes, -b.peers, -b.sent})
 }
 
-func (s *server) counts() counts { return counts{requests: s.requests.Load(), bytes: s.bytes.Load()} }
+func (s *server) counts() counts {
+	return counts{requests: s.requests.Load(), bytes: s.bytes.Load(), sent: s.sent.Load()}
+}
 
 // objects is where the server keeps its objects, as plain files.
 func (s *server) objects() string { return filepath.Join(s.dir, bucket) }
@@ -124,6 +127,7 @@ func (s *server) count() error {
 	}
 	s.proxy = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
+		s.sent.Add(max(0, r.ContentLength))
 		forward.ServeHTTP(w, r)
 	})}
 	go func() { _ = s.proxy.Serve(l) }()

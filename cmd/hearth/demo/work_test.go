@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -129,5 +130,29 @@ func TestOptionsOfADemo(t *testing.T) {
 	alone := &demo{Options: Options{Nodes: 1, Dir: t.TempDir()}}
 	if err := alone.ring.prepare(alone); err != nil || alone.ring.config(0) != "" || alone.room() != 4<<30 {
 		t.Errorf("one node: %v, %q", err, alone.ring.config(0))
+	}
+}
+
+func TestAnotherNodeReadsTheCheckpoint(t *testing.T) {
+	// The first node that is not the writer and lives reads the checkpoint. Bytes that are not those that were written are an error,
+	// as is a name that is not seen in time.
+	nodes, set := directories(t, 3, 1)
+	d := &demo{Options: Options{Out: io.Discard}, nodes: nodes}
+	nodes[1].killed.Store(true)
+	if err := os.Remove(filepath.Join(nodes[1].dir, set[0].name)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.readCheckpoint(t.Context(), &set[0]); err != nil {
+		t.Error(err)
+	}
+	wrong := set[0]
+	wrong.hash[0]++
+	if err := d.readCheckpoint(t.Context(), &wrong); !errors.Is(err, ErrMismatch) {
+		t.Errorf("other bytes: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.readCheckpoint(ctx, &file{name: "none"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a name that is not there: %v", err)
 	}
 }
