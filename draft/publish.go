@@ -28,7 +28,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	}
 	defer d.unlock()
 	d.mu.RLock()
-	done, base, told := d.clean >= want, d.base, d.told
+	done, base := d.clean >= want, d.base
 	failed := d.failed
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
 		failed = nil // not of a call that this one waited for, or of its caller's own end
@@ -36,9 +36,7 @@ func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
 	d.mu.RUnlock()
 	switch {
 	case done:
-		if told != base { // the process ended before it could
-			d.tell(base)
-		}
+		d.tellLate()
 		return *base, nil
 	case failed != nil:
 		return hearth.Object{}, failed
@@ -153,6 +151,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 		d.compare()
 	}
 	if d.isPublished() {
+		d.tellLate()
 		return *d.base, nil
 	}
 	for range rounds {
@@ -389,6 +388,16 @@ func (d *Draft) tell(o *hearth.Object) {
 	d.mu.Unlock()
 }
 
+// tellLate tells what was published, if the process ended before it could.
+func (d *Draft) tellLate() {
+	d.mu.RLock()
+	told, base := d.told, d.base
+	d.mu.RUnlock()
+	if told != base {
+		d.tell(base)
+	}
+}
+
 // cleanUp aborts what a draft has left at the origin. A removed one goes with that.
 func (d *Draft) cleanUp(ctx context.Context) error {
 	if err := d.lock(ctx); err != nil {
@@ -401,6 +410,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}
+	files := !gone || d.held
 	d.mu.Unlock()
 	if left {
 		up, err := d.uploader()
@@ -411,7 +421,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 			return errors.Join(err, d.save(false))
 		}
 	}
-	if !gone {
+	if files {
 		if left {
 			return d.save(false)
 		}

@@ -199,7 +199,7 @@ func (s *Store) take(dir string, e entry) {
 	case e.err != nil:
 		s.setAside(dir, e.base, r.name(), e.err.Error())
 		return
-	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil:
+	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil && !s.ids[r.ID].held:
 		s.setAside(dir, e.base, r.name(), "its record is of another draft")
 		return
 	case len(r.Extents) > 0:
@@ -215,6 +215,11 @@ func (s *Store) take(dir string, e entry) {
 		d.removed = true
 	case r.State != removed:
 		s.setAside(dir, e.base, r.name(), "its data is missing")
+		return
+	}
+	if d.removed && e.data != nil && s.ids[d.id] == nil {
+		// Whoever had it open goes on with it. Unheld removes it, if nobody comes.
+		d.held, s.ids[d.id], s.drafts[d] = true, d, struct{}{}
 		return
 	}
 	if d.removed {
@@ -455,6 +460,22 @@ func (s *Store) Clean(ctx context.Context) error {
 		}
 	}
 	return errors.Join(left...)
+}
+
+// Unheld removes what was removed while somebody held it, and nobody holds any more. It is called once all who held drafts before a
+// restart hold them again.
+func (s *Store) Unheld() {
+	for _, d := range s.all() {
+		d.mu.RLock()
+		due := d.held && d.pins == 0
+		d.mu.RUnlock()
+		if !due {
+			continue
+		}
+		if err := d.vanish(); err != nil {
+			s.log("%v", err)
+		}
+	}
 }
 
 // Close waits until nothing is sent any more. Drafts stay as they are. Whoever publishes gets ErrClosed.

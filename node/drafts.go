@@ -197,6 +197,7 @@ func (n *Node) leftDrafts() error {
 	if err != nil {
 		return err
 	}
+	s.Unheld() // the mounts have taken over what is open
 	dirs := map[draft.Name]bool{}
 	for _, i := range s.All() { // a directory before what is below it
 		d, ok := s.ID(i.ID)
