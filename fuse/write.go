@@ -367,11 +367,12 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 		return err
 	}
 	i := d.Info() // now: nothing more is published
-	if hidden := f.hidden(ctx, &i); hidden != nil {
-		return f.removeHidden(ctx, i.ID, hidden)
-	}
 	if i.Base == nil {
-		return nil // the bucket never had it, nor a file whose place it took
+		hidden, err := f.hidden(ctx, dir, name, &i)
+		if hidden == nil || err != nil {
+			return err // nil: the bucket never had it, nor a file whose place it took
+		}
+		return f.removeHidden(ctx, i.ID, hidden)
 	}
 	return f.remove(ctx, at.Link, at.Key)
 }
@@ -495,7 +496,12 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 	case !empty:
 		return syscall.ENOTEMPTY
 	}
-	return f.remove(ctx, at.Link, at.Key+"/")
+	undo := f.remade.next(f.handles.table, n.ID) // before: a process that takes over may find it gone
+	if err := f.remove(ctx, at.Link, at.Key+"/"); err != nil {
+		undo()
+		return err
+	}
+	return nil
 }
 
 // failed is the errno of an error that a writer gets: those of its node's disk and of the bucket as they are.
