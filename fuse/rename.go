@@ -249,15 +249,15 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, from, to draft
 	if err != nil {
 		return err
 	}
-	if target != nil && target.Info().Object == nil { // nobody writes it any more, and it is being published behind
+	if f.staged(to) {
+		return fmt.Errorf("%s is in the bucket, and %s would not be: %w", from.Key, to.Key, syscall.EXDEV)
+	}
+	if target != nil && target.Info().Object == nil { // if nobody writes it any more, it is being published behind
 		if err := f.publishForRename(ctx, target); err != nil {
 			return fmt.Errorf("%s cannot be replaced before it is in the bucket: %w: %v", to.Key, syscall.EXDEV, err)
 		}
 	}
-	switch {
-	case f.staged(to):
-		return fmt.Errorf("%s is in the bucket, and %s would not be: %w", from.Key, to.Key, syscall.EXDEV)
-	case target != nil && target.Info().Object == nil:
+	if target != nil && target.Info().Object == nil {
 		return fmt.Errorf("what was written to %s is not in the bucket yet: %w", to.Key, syscall.EXDEV)
 	}
 	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only}, &n.Object)
