@@ -251,6 +251,18 @@ func TestAnObjectIsRenamedOverWhatIsNotPublished(t *testing.T) {
 	w.is("the old key has", w.bucket.has("a"), "none")
 }
 
+func TestAReaderThatTruncatesIsNoWriter(t *testing.T) {
+	// Who opens a file with O_RDONLY and O_TRUNC writes no more: a rename publishes the file, and its RELEASE, which does not tell of O_TRUNC,
+	// leaves nothing.
+	w := newWriter(t)
+	node, handle, errno := w.create("a", syscall.O_RDONLY|syscall.O_TRUNC, 0)
+	w.is("create", errno, ok)
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "PUT b")
+	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle, Flags: syscall.O_RDONLY})
+	w.is("written", w.handles.written(node), false)
+}
+
 func TestWhatARenameHidesGoesWithTheName(t *testing.T) {
 	// A file that somebody writes is renamed over an object, and then removed or renamed again before it is closed: the object that it
 	// has hidden does not come back.

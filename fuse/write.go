@@ -46,7 +46,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 		// Nobody has it open: the handle is that of an answer that has not arrived.
 		f.handles.forget(n.ID, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
 	}
-	if out.OpenOut.Fh, err = f.handles.add(n.ID, writes(in.Flags)); err != nil {
+	if out.OpenOut.Fh, err = f.handles.add(n.ID, canWrite(in.Flags)); err != nil {
 		return f.failed(r, err)
 	}
 	f.enter(&n, &out.EntryOut)
@@ -84,6 +84,9 @@ func resent(unique uint64) bool { return unique>>63 != 0 }
 // writes reports whether a file is opened to be changed.
 func writes(flags uint32) bool { return flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 }
 
+// canWrite reports whether a descriptor can write. O_TRUNC alone changes a file once, and a RELEASE does not tell of it.
+func canWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
+
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
@@ -95,13 +98,13 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 			return err
 		}
 	}
-	handle, err := f.handles.add(in.NodeId, writes(in.Flags))
+	handle, err := f.handles.add(in.NodeId, canWrite(in.Flags))
 	if err != nil {
 		return err
 	}
 	if ok && in.Flags&syscall.O_TRUNC != 0 {
 		if err := d.Truncate(0); err != nil {
-			f.handles.drop(in.NodeId, handle, writes(in.Flags))
+			f.handles.drop(in.NodeId, handle, canWrite(in.Flags))
 			return err
 		}
 	}
