@@ -100,7 +100,8 @@ type Draft struct {
 	mu       sync.RWMutex
 	name     Name      // changed under Store.mu, too
 	named    time.Time // when it got it
-	removed  bool      // never published, and no files any more
+	removed  bool      // never published, and no files any more, unless it is held
+	held     bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
 	nameless bool      // another draft has its name; its files stay
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
@@ -185,7 +186,7 @@ func (d *Draft) Release() {
 }
 
 func (d *Draft) pinLocked() error {
-	if d.gone || d.removed && d.file == nil {
+	if d.gone || d.removed && !d.held && d.file == nil {
 		return syscall.ESTALE
 	}
 	if d.pins == 0 {
@@ -225,6 +226,7 @@ func (d *Draft) leave(of *int) {
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)
 		}
+		left = left || d.held
 		s.settleLocked(d)
 	}
 	d.mu.Unlock()
@@ -282,7 +284,7 @@ func (d *Draft) fileLocked() (f *os.File, done func(), err error) {
 	if d.file != nil {
 		return d.file, func() {}, nil
 	}
-	if d.gone || d.removed {
+	if d.gone || d.removed && !d.held {
 		return nil, nil, syscall.ESTALE
 	}
 	opened, err := os.OpenFile(d.path(".data"), os.O_RDWR, 0) // not f, which would be on the heap for each write
@@ -640,13 +642,15 @@ func (d *Draft) leavesLocked() bool {
 	return d.up != nil || d.pending != nil || d.unwritten != nil || len(d.abort)+len(d.begins) > 0
 }
 
-// vanish removes the files of a draft that was removed, but for a record of what is left at the origin.
+// vanish removes the files of a draft that was removed, but for a record of what is left at the origin. They stay as long as somebody
+// holds it.
 func (d *Draft) vanish() error {
-	d.mu.RLock()
+	d.mu.Lock()
 	left := d.leavesLocked() || len(d.busy) > 0
-	durable := d.durable
-	d.mu.RUnlock()
-	if left || durable {
+	d.held = d.pins > 0
+	durable, held := d.durable, d.held
+	d.mu.Unlock()
+	if left || durable || held {
 		if err := d.save(durable); err != nil { // else it could be there again after a crash, and be published
 			return err
 		}
@@ -655,7 +659,11 @@ func (d *Draft) vanish() error {
 	if d.file == nil {
 		d.blocks = 0
 	}
+	held = held && d.held // the last one may have let it go meanwhile
 	d.mu.Unlock()
+	if held {
+		return nil // it is called again when the last one lets it go
+	}
 	if !left {
 		if err := d.erase(); err != nil {
 			return err

@@ -165,6 +165,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 		d.compare()
 	}
 	if d.isPublished() {
+		d.tellOnce()
 		return *d.base, nil
 	}
 	for range rounds {
@@ -452,6 +453,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 	if gone && d.up != nil {
 		d.abort, d.up = append(d.abort, d.up.uploadRef), nil
 	}
+	files := !gone || d.held
 	d.mu.Unlock()
 	if left {
 		up, err := d.uploader()
@@ -462,7 +464,7 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 			return errors.Join(err, d.save(false))
 		}
 	}
-	if !gone {
+	if files {
 		if left {
 			return d.save(false)
 		}

@@ -222,7 +222,7 @@ func (s *Store) take(dir string, e entry) {
 	case e.err != nil:
 		s.setAside(dir, e.base, r.name(), e.err.Error())
 		return
-	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil:
+	case e.base != r.Draft || r.State != removed && s.ids[r.ID] != nil && !s.ids[r.ID].held:
 		s.setAside(dir, e.base, r.name(), "its record is of another draft")
 		return
 	}
@@ -230,15 +230,19 @@ func (s *Store) take(dir string, e entry) {
 	// Of what was not synced nothing is sure after a power cut, not even the size. What was promised the bucket has.
 	rebooted := len(r.Boot) > 0 && !bytes.Equal(r.Boot, s.boot)
 	d.removed = d.removed || rebooted && !r.Durable && (r.Base != nil || r.Under != nil)
-	if r.Over > 0 && !d.removed && e.data != nil {
+	held := r.State == removed && e.data != nil && !rebooted && s.ids[r.ID] == nil // by whoever had it open
+	if r.Over > 0 && e.data != nil && (!d.removed || held) {
 		d.began, d.ext = r.Over, newExtents(min(r.Over, e.data.Size()))
-		if err := d.ext.load(d.path(extentsName), rebooted); err != nil || d.under == nil {
+		err := d.ext.load(d.path(extentsName), rebooted)
+		switch lost := err != nil || d.under == nil; {
+		case lost && held:
+			held = false
+		case lost:
 			s.setAside(dir, e.base, r.name(), fmt.Sprintf("what was written of it is not known: %v", err))
 			return
 		}
 	}
 	switch {
-	case d.removed:
 	case e.data != nil:
 		d.size, d.blocks = e.data.Size(), allocated(e.data)
 	case r.State == Published || !r.Durable:
@@ -246,6 +250,10 @@ func (s *Store) take(dir string, e entry) {
 		d.removed = true
 	case r.State != removed:
 		s.setAside(dir, e.base, r.name(), "its data is missing")
+		return
+	}
+	if held { // Unheld removes it, if nobody comes
+		d.held, s.ids[d.id], s.drafts[d] = true, d, struct{}{}
 		return
 	}
 	if d.removed {
@@ -554,6 +562,22 @@ func (s *Store) Clean(ctx context.Context) error {
 		}
 	}
 	return errors.Join(left...)
+}
+
+// Unheld removes what was removed while somebody held it, and nobody holds any more. It is called once all who held drafts before a
+// restart hold them again.
+func (s *Store) Unheld() {
+	for _, d := range s.all() {
+		d.mu.RLock()
+		due := d.held && d.pins == 0
+		d.mu.RUnlock()
+		if !due {
+			continue
+		}
+		if err := d.vanish(); err != nil {
+			s.log("%v", err)
+		}
+	}
 }
 
 // Close waits until nothing is sent any more. Drafts stay as they are. Whoever publishes gets ErrClosed.

@@ -227,6 +227,87 @@ func TestARestartGoesOn(t *testing.T) {
 	}
 }
 
+func TestARemovedDraftOutlivesTheProcess(t *testing.T) {
+	// Whoever has a removed draft open reads and writes on, also once another process has taken over from one that was killed. It is
+	// never published, and its files go with the last who holds it, or where nobody comes.
+	f, dir := newFake(part), t.TempDir()
+	s := open(t, options(dir, f))
+	for id, key := range []string{"unlinked", "replaced", "left"} {
+		d := create(t, s, key, uint64(id+1))
+		must(t, d.Hold())
+		write(t, d, []byte(key), 0)
+		if key != "replaced" {
+			must(t, d.Remove(t.Context()))
+		}
+	}
+	must(t, create(t, s, "other", 4).Rename(t.Context(), Name{"link", "replaced"}, false, false))
+	dir = copied(t, s)
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	s = open(t, options(dir, f))
+	for id, key := range []string{"unlinked", "replaced"} {
+		d, ok := s.ID(uint64(id + 1))
+		if !ok {
+			t.Fatalf("%s is lost", key)
+		}
+		must(t, d.Hold())
+	}
+	must(t, s.Clean(t.Context()))
+	s.Unheld()
+	for id, key := range []string{"unlinked", "replaced"} {
+		d, _ := s.ID(uint64(id + 1))
+		write(t, d, []byte("!"), int64(len(key)))
+		p := make([]byte, len(key)+1)
+		if _, err := d.ReadAt(p, 0); err != nil || string(p) != key+"!" || !d.Info().Removed {
+			t.Fatalf("%q, %v, %+v", p, err, d.Info())
+		}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, ErrRemoved) {
+			t.Fatal(err)
+		}
+		must(t, d.Hold())
+		d.Release()
+		if key == "unlinked" {
+			d.Release()
+		}
+	}
+	if _, ok := s.ID(3); ok || len(files(t, s)) != 4 { // of what was replaced, and of what replaced it
+		t.Fatalf("left: %q", files(t, s))
+	}
+	d, _ := s.ID(2)
+	d.Release()
+	if left := files(t, s); len(left) != 2 {
+		t.Fatalf("left: %q", left)
+	}
+}
+
+func TestWhatWasPublishedIsToldOnce(t *testing.T) {
+	// A process ends after the bucket has a draft and before anybody was told: the next one, which sends nothing, tells it.
+	f, dir := newFake(part), t.TempDir()
+	o := options(dir, f)
+	var copy string
+	var s *Store
+	o.Published = func(*Draft, hearth.Object) { copy = copied(t, s) }
+	s = open(t, o)
+	d := create(t, s, "a", 1)
+	must(t, d.Hold())
+	write(t, d, []byte("hello"), 0)
+	published(t, d)
+	d.Release()
+	defer func() { _ = os.RemoveAll(copy) }() // a temporary directory
+	told, sent := 0, f.count("Put")
+	o = options(copy, f)
+	o.Published = func(*Draft, hearth.Object) { told++ }
+	s = open(t, o)
+	d, _ = s.ID(1)
+	must(t, d.Hold())
+	for range 2 {
+		published(t, d)
+	}
+	if told != 1 || f.count("Put") != sent {
+		t.Fatalf("told %d times, sent %d times more", told, f.count("Put")-sent)
+	}
+	d.Release()
+}
+
 func TestDamagedRecords(t *testing.T) {
 	// A record is cut short at each length and flipped at each byte, or missing; data is missing: no open fails, the bytes stay, and each is listed as failed, with its name where that can be read, at later starts, too. A record of a newer version is refused, and nothing is touched.
 	f := newFake(part)

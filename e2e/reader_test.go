@@ -25,6 +25,13 @@ type job struct {
 	Loop  bool // again and again, until its standard input ends
 	Seed  uint64
 	Name  string // of the files that write makes: it begins theirs
+
+	// Of metamorphic and exercise.
+	Local string // a directory of ext4
+	Draw  uint64 // what is drawn from
+	Calls int    // of a run
+	Runs  int    // at least
+	Large bool   // some bytes are megabytes
 }
 
 // account is what came of it.
@@ -34,6 +41,8 @@ type account struct {
 	Errors  map[string]int    // by name
 	Wrong   []string          // bytes, names and sizes that were not right
 	Acked   []hearthtest.File // that write has closed without an error
+	Seen    map[string]int    // what metamorphic has done, by promise
+	Sums    map[string]string // of the files of exercise
 }
 
 // readerVariable names the file that holds the job; it makes a process of this test a reader.
@@ -57,6 +66,9 @@ func (e *env) reader(j job) *reader {
 	e.must(os.WriteFile(name, text, 0o600), "write a reader's job")
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), readerVariable+"="+name)
+	if j.Calls > 0 { // what a signal breaks off would be another outcome
+		cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
+	}
 	in, err := cmd.StdinPipe()
 	e.must(err, "make a pipe")
 	return &reader{process: e.start(cmd), end: func() { _ = in.Close() }}
@@ -97,6 +109,10 @@ func beReader(name string) int {
 		w.along(j, ended)
 	case "write":
 		w.write(j, ended)
+	case "metamorphic":
+		w.metamorphic(j, ended)
+	case "exercise":
+		w.exercise(j, ended)
 	default:
 		again = true
 	}

@@ -39,6 +39,14 @@ func writeScenarios() []scenario {
 		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: writeConflicts},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
+		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
+			size: func(l level) string {
+				return map[level]string{core: "2 runs of 300 calls, 3 kills (REDUCED)", all: "4 runs of 300 calls, 8 kills (REDUCED)", full: "100 runs of 300 calls, 200 kills"}[l]
+			}, run: writeMetamorphic},
+		{name: "write-fsx", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
+			size: func(l level) string {
+				return map[level]string{core: "1 and 4 writers, 2 files each, 4 kills (REDUCED)", all: "1 and 4 writers, 6 files each, 12 kills (REDUCED)", full: "1 and 4 writers, 50 files each, 200 kills"}[l]
+			}, run: writeExerciser},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"syscall"
@@ -155,6 +156,43 @@ func TestNewsOfADirectoryThatIsMade(t *testing.T) {
 	tell("d")
 	w.is("told", fmt.Sprint(told()), "[other d]")
 	w.is("names that are made", len(w.news.making), 0)
+}
+
+func TestADirectoryThatIsMadeAgainIsAnother(t *testing.T) {
+	// The kernel may have a node of a directory that it removed, in which nothing can be made any more. One that is made again under the same
+	// node id has another generation, also from a process that takes over, until the kernel has forgotten the node. A directory that
+	// stays keeps its own.
+	w := newWriter(t)
+	look := func() [2]uint64 {
+		var out gofuse.EntryOut
+		w.is("look up", w.Lookup(nil, &gofuse.InHeader{NodeId: 1}, "d", &out), ok)
+		return [2]uint64{out.NodeId, out.Generation}
+	}
+	w.is("mkdir", w.mkdir("d"), ok)
+	first := look()
+	w.bucket.meets = func(context.Context, string) error { return fs.ErrPermission }
+	w.is("rmdir that the bucket refuses", w.rmdir("d", 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("the directory", look(), first)
+	for i := range uint64(2) {
+		w.is("rmdir", w.rmdir("d", 0), ok)
+		w.is("mkdir", w.mkdir("d"), ok)
+		w.is("the next one", look(), [2]uint64{first[0], i + 1})
+	}
+	w.bucket.meets = func(context.Context, string) error { return fs.ErrPermission }
+	w.is("rmdir that the bucket refuses", w.rmdir("d", 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("the directory", look(), [2]uint64{first[0], 2})
+	w = w.next()
+	w.is("after a takeover", look(), [2]uint64{first[0], 2})
+
+	w = newWriter(t)
+	w.is("mkdir", w.mkdir("d"), ok)
+	first = look()
+	w.is("rmdir", w.rmdir("d", 0), ok)
+	w.is("removed", w.remade.generation(first[0]), uint64(1))
+	w.Forget(first[0], 2)
+	w.is("once it was forgotten", w.remade.generation(first[0]), uint64(0))
 }
 
 func TestDirectoriesAreMarkers(t *testing.T) {

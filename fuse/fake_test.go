@@ -31,6 +31,7 @@ type fakeTree struct {
 
 	mu        sync.Mutex // guards the rest
 	nodes     map[uint64]*fakeNode
+	paths     map[string]uint64 // of directories, for ever
 	last      uint64
 	subs      map[int]func(namespace.Change)
 	literal   map[string][]byte        // content by key, else hearthtest.Fill
@@ -55,7 +56,7 @@ type fakeNode struct {
 
 func newFakeTree(ttl time.Duration) *fakeTree {
 	t := &fakeTree{
-		ttl: ttl, pool: hearth.NewPool(1 << 30), nodes: map[uint64]*fakeNode{}, last: 1, subs: map[int]func(namespace.Change){},
+		ttl: ttl, pool: hearth.NewPool(1 << 30), nodes: map[uint64]*fakeNode{}, paths: map[string]uint64{}, last: 1, subs: map[int]func(namespace.Change){},
 		literal: map[string][]byte{}, stalled: map[string]chan struct{}{}, stalledIn: map[uint64]chan struct{}{},
 		truth: map[string]int{}, gone: map[[16]byte]bool{}, local: map[string]bool{}, markers: map[string]bool{}, absentTTL: ttl,
 	}
@@ -122,8 +123,11 @@ func (t *fakeTree) dirLocked(p string) uint64 {
 	name := path.Base(p)
 	id := t.nodes[parent].children[name+"/"]
 	if id == 0 {
-		t.last++
-		id = t.last
+		if id = t.paths[p]; id == 0 { // a directory's id is its path's, for ever
+			t.last++
+			id = t.last
+			t.paths[p] = id
+		}
 		t.nodes[id] = &fakeNode{node: namespace.Node{ID: id, Dir: true, Name: name, ModTime: time.Unix(1e9, 0)}, parent: parent, children: map[string]uint64{}}
 		t.nodes[parent].setLocked(name+"/", id)
 	}
@@ -455,7 +459,8 @@ func (b *fakeBucket) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Ob
 		if _, taken := b.objects[u.Key]; u.IfNone && taken {
 			return hearth.ErrConflict
 		}
-		o = b.putLocked(u.Key, source.data, source.draft)
+		b.objects[u.Key] = source // an ETag is of the bytes
+		o = b.objectLocked(u.Key)
 		return nil
 	})
 	return o, err
@@ -504,6 +509,17 @@ func (b *fakeBucket) base(_ context.Context, o *hearth.Object, p []byte, off int
 	}
 	copy(p, x.data[off:])
 	return nil
+}
+
+// object is what a key has, nil for nothing.
+func (b *fakeBucket) object(key string) *hearth.Object {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, there := b.objects[key]; !there {
+		return nil
+	}
+	o := b.objectLocked(key)
+	return &o
 }
 
 // put is what another node writes.

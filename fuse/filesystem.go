@@ -40,6 +40,7 @@ type fileSystem struct {
 	tree    Tree
 	write   *drafted // the tree with drafts; nil on a read-only mount
 	handles handles  // of a writable one
+	remade  remade   // directories of a writable one
 	mode    Mode     // set before the first request after INIT
 	listDir bool     // OPENDIR is answered: the kernel cannot do without, or the mount is strict
 
@@ -172,6 +173,9 @@ func (f *fileSystem) enter(n *namespace.Node, out *gofuse.EntryOut) {
 	out.SetEntryTimeout(ttl)
 	out.SetAttrTimeout(ttl)
 	f.attr(n, &out.Attr)
+	if n.Dir && f.write != nil {
+		out.Generation = f.remade.generation(n.ID)
+	}
 	f.holds.add(n.ID)
 }
 
@@ -187,6 +191,7 @@ func (f *fileSystem) Forget(id, n uint64) {
 	}
 	if f.write != nil && !f.holds.has(id) {
 		f.handles.forget(id, f.releasePlain)
+		f.remade.forget(f.handles.table, id)
 	}
 }
 

@@ -32,7 +32,7 @@ const (
 // purpose is what a file is opened for.
 func purpose(flags uint32) int32 {
 	switch {
-	case !writes(flags):
+	case !canWrite(flags):
 		return forReading
 	case flags&syscall.O_APPEND != 0:
 		return forAppending

@@ -271,9 +271,12 @@ func takeOver(o Options) (*Server, error) {
 	if f.mode == Passthrough {
 		f.opens.inherit(rows)
 	}
-	for _, x := range rows {
-		if x.kind == held && f.write != nil {
+	for row, x := range rows {
+		switch {
+		case x.kind == held && f.write != nil:
 			_ = f.handles.inherit(x) // a draft that has gone has no handle
+		case x.kind == removed:
+			f.remade.inherit(row, x)
 		}
 	}
 	s.start(raw, m, s.lends(raw, m))

@@ -53,7 +53,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 func (f *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if f.write != nil {
 		if !resent(in.Unique) || f.handles.has(in.NodeId, in.Fh) {
-			f.releasePlain(in.NodeId, in.Fh, writes(in.Flags))
+			f.releasePlain(in.NodeId, in.Fh, canWrite(in.Flags))
 		}
 		return
 	}

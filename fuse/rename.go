@@ -65,7 +65,10 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	case i.IsDir():
 		return f.renameDir(ctx, i.Name, asDir(to), newDir, newName)
 	}
-	hidden := f.hidden(ctx, &i)
+	hidden, err := f.hidden(ctx, oldDir, oldName, &i)
+	if err != nil {
+		return err
+	}
 	err = d.Rename(ctx, to, only, f.due(to, &i))
 	if now, _, _ := f.write.find(oldDir, oldName); now == nil && errors.Is(err, draft.ErrRemoved) { // published meanwhile, and gone
 		return f.renameObject(ctx, in, oldDir, oldName, from, to, target)
@@ -75,7 +78,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 			return err
 		}
 		i = d.Info()
-		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, oldDir, from, to, d, target, only)
+		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, oldDir, from, to, d, target, f.only(ctx, in, i.Base, to))
 	}
 	if now := d.Info(); err == nil && now.Dirty && f.due(to, &now) { // the last writer has gone meanwhile
 		_, err = d.Publish(ctx)
@@ -117,13 +120,27 @@ func (f *fileSystem) leave(at draft.Name) {
 	})
 }
 
-// hidden is the object that a draft hides under its name. nil means that it hides none.
-func (f *fileSystem) hidden(ctx context.Context, i *draft.Info) *hearth.Object {
-	n, err := f.write.Tree.Node(ctx, i.ID)
-	if err != nil || i.Base != nil || n.Object.Key != i.Key {
-		return nil
+// hidden is the object that a draft hides under its name: whose place it took, or that it was renamed over. nil means that it hides
+// none.
+func (f *fileSystem) hidden(ctx context.Context, dir uint64, name string, i *draft.Info) (*hearth.Object, error) {
+	if i.Base != nil {
+		return nil, nil
 	}
-	return &n.Object
+	n, err := f.write.Tree.Node(ctx, i.ID)
+	if err == nil && n.Object.Key == i.Key {
+		return &n.Object, nil
+	}
+	if i.Attr.New || i.Attr.Exclusive { // the name had none
+		return nil, nil
+	}
+	n, err = f.write.lookup(ctx, dir, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && n.Dir:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &n.Object, nil
 }
 
 // removeHidden deletes the object that a draft, which has another name or none now, has hidden. Another version of it is somebody
@@ -168,16 +185,56 @@ func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldD
 	case n.Dir:
 		return syscall.EXDEV
 	}
-	return f.copy(ctx, &n, oldDir, from, to, nil, target, in.Flags&unix.RENAME_NOREPLACE != 0)
+	err = f.copy(ctx, &n, oldDir, from, to, nil, target, f.only(ctx, in, &n.Object, to))
+	if resent(in.Unique) && errors.Is(err, hearth.ErrStale) && f.copied(ctx, in, oldDir, oldName, &n, to) {
+		return nil
+	}
+	return err
+}
+
+// only reports whether the copy of an object may replace nothing. It may replace what the process before this one has copied.
+func (f *fileSystem) only(ctx context.Context, in *gofuse.RenameIn, o *hearth.Object, to draft.Name) bool {
+	switch {
+	case in.Flags&unix.RENAME_NOREPLACE == 0:
+		return false
+	case !resent(in.Unique):
+		return true
+	}
+	f.write.w.Doubted(ctx, to.Link, to.Key)
+	now, err := f.write.lookup(ctx, f.toTree(in.Newdir), lastName(to))
+	return err != nil || now.Dir || now.Object.ETag != o.ETag || now.Object.Size != o.Size
+}
+
+func lastName(n draft.Name) string {
+	return namespace.MountName(n.Key[strings.LastIndexByte(n.Key, '/')+1:])
+}
+
+// copied reports whether the process before this one has renamed an object, and ended before the tree was told of it.
+func (f *fileSystem) copied(ctx context.Context, in *gofuse.RenameIn, oldDir uint64, oldName string, n *namespace.Node, to draft.Name) bool {
+	f.write.w.Doubted(ctx, n.Object.Link, n.Object.Key)
+	f.write.w.Doubted(ctx, to.Link, to.Key)
+	_, gone := f.write.lookup(ctx, oldDir, oldName)
+	now, err := f.write.lookup(ctx, f.toTree(in.Newdir), lastName(to))
+	if !errors.Is(gone, fs.ErrNotExist) || err != nil || now.Dir || now.Object.Size != n.Object.Size {
+		return false
+	}
+	f.wrote(ctx, to.Link, to.Key, &now.Object, n.ID, nil)
+	f.records.drop(n.ID)
+	return true
 }
 
 // renamed goes on with a rename that the process before this one has begun, and may have ended. The old name is gone then, or
 // has what the draft has hidden; else it is not done.
 func (f *fileSystem) renamed(ctx context.Context, oldDir uint64, from draft.Name, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
 	at, _ := f.write.Tree.Node(ctx, n.ID)
+	same := d != nil && d.Info().ID == n.ID
+	if d != nil && !same { // the id of what was opened again may stand for the object, and be another one than its name's
+		was, err := f.write.Tree.Node(ctx, d.Info().ID)
+		same = err == nil && was.Object.Key == n.Object.Key && was.Object.Version == n.Object.Version
+	}
 	switch {
 	case errors.Is(missing, fs.ErrNotExist):
-	case missing == nil && !n.Dir && (d != nil && d.Info().ID == n.ID || at.Object.Key == to.Key):
+	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key):
 		defer func() {
 			f.keep(ctx, oldDir, from)
 			err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object))
@@ -200,10 +257,15 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 	if err != nil {
 		return err
 	}
-	switch {
-	case f.staged(to):
+	if f.staged(to) {
 		return fmt.Errorf("%s is in the bucket, and %s would not be: %w", from.Key, to.Key, syscall.EXDEV)
-	case target != nil && target.Info().Object == nil:
+	}
+	if target != nil && target.Info().Object == nil { // if nobody writes it any more, it is being published behind
+		if err := f.publishForRename(ctx, target); err != nil {
+			return fmt.Errorf("%s cannot be replaced before it is in the bucket: %w: %v", to.Key, syscall.EXDEV, err)
+		}
+	}
+	if target != nil && target.Info().Object == nil {
 		return fmt.Errorf("what was written to %s is not in the bucket yet: %w", to.Key, syscall.EXDEV)
 	}
 	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only}, &n.Object)

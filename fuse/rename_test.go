@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -186,6 +187,105 @@ func TestARenameThatComesAgain(t *testing.T) {
 	w = w.next()
 	w.is("RENAME again", w.rename("b.tmp", "b", 0, again63), ok)
 	w.is("requests", w.bucket.requests(), "PUT b")
+}
+
+func TestARenameOfAnObjectThatComesAgain(t *testing.T) {
+	// A process is killed within the rename of an object, before the tree knows of it, and the next one is asked again: the file is
+	// under its new name alone, whether somebody has it open or not, and also where it was to replace nothing.
+	for _, open := range []bool{false, true} {
+		for _, deleted := range []bool{false, true} {
+			flags := uint32(0)
+			if !deleted {
+				flags = unix.RENAME_NOREPLACE
+			}
+			w := newWriter(t)
+			node, handle := w.made("a", "hello")
+			w.is("close", w.flush(node), ok)
+			if !open {
+				w.release(node, handle)
+			}
+			// What the first process has done.
+			n, err := w.fileSystem.o.Tree.Lookup(t.Context(), 1, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := w.bucket.Copy(t.Context(), &hearth.Upload{Key: "b", Size: 5}, &n.Object)
+			if d, held := w.drafts.ID(node); err == nil && held {
+				_, err = d.Renamed(t.Context(), draft.Name{Link: "fake", Key: "b"}, n.Object.ETag, o)
+			}
+			if err == nil && deleted {
+				err = w.bucket.Delete(t.Context(), "a", "")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w = w.next()
+			w.asks = true
+			w.is("RENAME again", w.rename("a", "b", flags, again63), ok)
+			w.is("the bucket has", w.bucket.has("b"), "hello")
+			w.is("the old key has", w.bucket.has("a"), "none")
+			w.is("the name is there", w.look("b") != 0, true)
+			w.is("the old name", w.look("a"), uint64(0))
+		}
+	}
+}
+
+func TestAnObjectIsRenamedOverWhatIsNotPublished(t *testing.T) {
+	// An object replaces a file that was made and closed, and is still to be published behind. One that somebody writes it does not.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	node, handle = w.made("a.tmp", "temporary")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("rename over a temporary name", w.rename("a", "a.tmp", 0, 0), syscall.EXDEV)
+	w.is("the bucket has", w.bucket.has("a.tmp"), "none")
+	node, handle = w.made("b", "")
+	w.is("rename over what somebody writes", w.rename("a", "b", 0, 0), syscall.EXDEV)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("published behind", w.published(), "b") // which has nothing more to send
+	w.is("the bucket has", w.bucket.has("b"), "hello")
+	w.is("the old key has", w.bucket.has("a"), "none")
+}
+
+func TestAReaderThatTruncatesIsNoWriter(t *testing.T) {
+	// Who opens a file with O_RDONLY and O_TRUNC writes no more: a rename publishes the file, and its RELEASE, which does not tell of O_TRUNC,
+	// leaves nothing.
+	w := newWriter(t)
+	node, handle, errno := w.create("a", syscall.O_RDONLY|syscall.O_TRUNC, 0)
+	w.is("create", errno, ok)
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "PUT b")
+	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle, Flags: syscall.O_RDONLY})
+	w.is("written", w.handles.written(node), false)
+}
+
+func TestWhatARenameHidesGoesWithTheName(t *testing.T) {
+	// A file that somebody writes is renamed over an object, and then removed or renamed again before it is closed: the object that it
+	// has hidden does not come back.
+	w := newWriter(t)
+	for _, removed := range []bool{true, false} {
+		old, oldHandle := w.made("a", "old")
+		w.is("close", w.flush(old), ok)
+		w.release(old, oldHandle)
+		node, handle := w.made("b.tmp", "new")
+		w.is("rename", w.rename("b.tmp", "a", 0, 0), ok)
+		w.is("the bucket has", w.bucket.has("a"), "old")
+		if removed {
+			w.is("unlink", w.unlinked("a", 0), ok)
+		} else {
+			w.is("rename", w.rename("a", "c", 0, 0), ok)
+		}
+		w.is("the bucket has", w.bucket.has("a"), "none")
+		w.is("the name", w.look("a"), uint64(0))
+		w.is("close", w.flush(node), ok)
+		w.release(node, handle)
+		w.is("the bucket has", w.bucket.has("a"), "none")
+	}
+	w.is("the bucket has", w.bucket.has("c"), "new")
 }
 
 func TestADirectoryOfDrafts(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 //   - opened: the node is open on a passthrough mount. The value is the backing id, 0 for a file that is not lent. All
 //     opens of a node must be answered alike.
 //   - held: the node is open on a writable mount, once for each such row. The value is 1 for writing.
+//   - removed: the node was a directory that the kernel removed. The value is its next one's generation.
 //   - listed: the kernel keeps the directory's listing, until it is told to drop it. The value is 0.
 //
 // A nil table has no rows.
@@ -35,9 +36,10 @@ type tableRow struct {
 }
 
 const (
-	opened = 1
-	listed = 2
-	held   = 3
+	opened  = 1
+	listed  = 2
+	held    = 3
+	removed = 4
 )
 
 // newTable makes a table in a file that nobody else has yet.
@@ -121,6 +123,9 @@ func (t *table) clear(row int) {
 // write cannot fail but for want of memory. Then the process that takes the mount over answers opens of this node anew, and
 // the kernel refuses those that differ; or it leaves the kernel an old listing.
 func (t *table) write(row int, x tableRow) {
+	if t == nil || row < 0 {
+		return
+	}
 	var b [rowSize]byte
 	binary.NativeEndian.PutUint64(b[:], x.node)
 	binary.NativeEndian.PutUint32(b[8:], x.kind)

@@ -87,6 +87,9 @@ func resent(unique uint64) bool { return unique>>63 != 0 }
 // writes reports whether a file is opened to be changed.
 func writes(flags uint32) bool { return flags&(syscall.O_WRONLY|syscall.O_RDWR|syscall.O_TRUNC) != 0 }
 
+// canWrite reports whether a descriptor can write. O_TRUNC alone changes a file once, and a RELEASE does not tell of it.
+func canWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
+
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
@@ -104,7 +107,7 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	}
 	if ok && in.Flags&syscall.O_TRUNC != 0 {
 		if err := d.Truncate(0); err != nil {
-			f.handles.drop(in.NodeId, handle, writes(in.Flags))
+			f.handles.drop(in.NodeId, handle, canWrite(in.Flags))
 			return err
 		}
 	}
@@ -417,12 +420,13 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 		return err
 	}
 	i := d.Info() // now: nothing more is published
-	if hidden := f.hidden(ctx, &i); hidden != nil {
+	if i.Base == nil {
+		hidden, err := f.hidden(ctx, dir, name, &i)
+		if hidden == nil || err != nil {
+			return err // nil: the bucket never had it, nor a file whose place it took
+		}
 		f.keep(ctx, dir, at)
 		return f.removeHidden(ctx, i.ID, hidden)
-	}
-	if i.Base == nil {
-		return nil // the bucket never had it, nor a file whose place it took
 	}
 	f.keep(ctx, dir, at)
 	return f.remove(ctx, at.Link, at.Key)
@@ -565,7 +569,12 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 		return syscall.ENOTEMPTY
 	}
 	f.keep(ctx, parent, asDir(at))
-	return f.remove(ctx, at.Link, at.Key+"/")
+	undo := f.remade.next(f.handles.table, n.ID) // before: a process that takes over may find it gone
+	if err := f.remove(ctx, at.Link, at.Key+"/"); err != nil {
+		undo()
+		return err
+	}
+	return nil
 }
 
 // conflicts reports whether another object is known to be in the way.

@@ -34,6 +34,7 @@ type writer struct {
 	end     func()         // closes the drafts, once
 	behind  []*draft.Draft // that are to be published behind
 	doubted []string       // keys
+	asks    bool           // has the tree ask the bucket for those
 	said    []string       // complaints
 }
 
@@ -66,9 +67,14 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	})
 	t.Cleanup(w.end)
 	o := &Options{Tree: tree, Reads: reads(tree), Root: 1, FileMode: 0o644, DirMode: 0o755, Writing: &Writing{Drafts: w.drafts, Keys: tree, Uploader: uploader,
-		Wrote:   func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
-		Staged:  func(n draft.Name) bool { return strings.Contains(n.Key, ".tmp") },
-		Doubted: func(_ context.Context, _, key string) { w.doubted = append(w.doubted, key) },
+		Wrote:  func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
+		Staged: func(n draft.Name) bool { return strings.Contains(n.Key, ".tmp") },
+		Doubted: func(_ context.Context, _, key string) {
+			w.doubted = append(w.doubted, key)
+			if w.asks {
+				tree.wrote(key, bucket.object(key), 0)
+			}
+		},
 		Publish: func(d *draft.Draft) { w.behind = append(w.behind, d) }}}
 	o.Events.Complaint = func(text string) { w.said = append(w.said, text) }
 	w.fileSystem = newFileSystem(o)
@@ -87,8 +93,12 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 		t.Fatal(err)
 	}
 	w.holds.inherit(tree.last)
-	for _, x := range all {
-		_ = w.handles.inherit(x) // as takeOver
+	for row, x := range all { // as takeOver
+		if x.kind == removed {
+			w.remade.inherit(row, x)
+			continue
+		}
+		_ = w.handles.inherit(x)
 	}
 	return w
 }

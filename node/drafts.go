@@ -290,6 +290,7 @@ func (n *Node) leftDrafts() error {
 	if err != nil {
 		return err
 	}
+	s.Unheld() // the mounts have taken over what is open
 	awaited := map[string]bool{}
 	for _, i := range s.All() {
 		if n.links.named(i.Link) == nil && !awaited[i.Link] {
