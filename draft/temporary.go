@@ -45,8 +45,9 @@ func defaultPatterns() []pattern {
 		{shape: ".*.??????", final: received},
 		// git renames or removes index.lock, HEAD.lock and its other locks.
 		{shape: "*.lock"},
-		// git writes a loose object to tmp_obj_RANDOM and renames it to its hash.
-		{shape: "tmp_obj_*"},
+		// git writes a loose object to tmp_obj_RANDOM and renames it to its hash; a pack and what belongs to it likewise, and
+		// git repack by way of .tmp-PID-pack-HASH, without a copy where that is refused.
+		{shape: "tmp_obj_*"}, {shape: "tmp_pack_*"}, {shape: "tmp_idx_*"}, {shape: "tmp_rev_*"}, {shape: "tmp_bitmap_*"},
 		// GNU sed -i writes sedRANDOM and renames it to the file that it edits.
 		{shape: "sed??????"},
 	}

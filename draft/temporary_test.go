@@ -38,7 +38,7 @@ func TestTemporaryNames(t *testing.T) {
 		".aaaaaa": plain, "..aaaaaa": "", "...aaaaaa": "", "....aaaaaa": "", ".x.aaaaa": plain, ".x.aaaaaaa": plain, "x.aaaaaa": plain, ".x.aa.aaa": "", ".x.ääßéöü": "", ".x-aaaaaa": plain,
 
 		"index.lock": "", ".git/HEAD.lock": "", "uv.lock": "", ".lock": "", "x.locked": plain,
-		"objects/3a/tmp_obj_XyZ123": "", "tmp_obj_": "", "tmp_obj": plain, "x_tmp_obj_1": plain,
+		"objects/3a/tmp_obj_XyZ123": "", "objects/pack/tmp_pack_XyZ123": "", "tmp_idx_1": "", "tmp_obj_": "", "tmp_obj": plain, "x_tmp_obj_1": plain,
 		"sedAbC123": "", "d/sedAbC123": "", "sedation": plain, "sediments": "", "sedimenta.txt": plain, "sed": plain,
 
 		"x.swp/y": "", "x.tmp/y.swp": "", "a//b": plain, "a//b.tmp": "a//b",
@@ -107,7 +107,7 @@ func TestANameThatIsNotStagedCostsNoMemory(t *testing.T) {
 
 func TestTheUsualPatterns(t *testing.T) {
 	// A link that names no patterns has these, and the table of docs/semantics.md has them in their order.
-	want := strings.Fields("*.tmp *.tmp.* *.tmp-* .tmp* *.incomplete tmp-checkpoint-* *.orbax-checkpoint-tmp* *.swp .*.?????? *.lock tmp_obj_* sed??????")
+	want := strings.Fields("*.tmp *.tmp.* *.tmp-* .tmp* *.incomplete tmp-checkpoint-* *.orbax-checkpoint-tmp* *.swp .*.?????? *.lock tmp_obj_* tmp_pack_* tmp_idx_* tmp_rev_* tmp_bitmap_* sed??????")
 	if got := DefaultTemporary(); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

@@ -104,7 +104,7 @@ done; done; fio --name=four --directory=. --numjobs=4 --size=4m --bs=4k-64k --rw
 for s in hdd seek rename dentry filename utime mmap fallocate readahead flock iomix dir chdir; do
 	stress-ng --quiet --temp-path . --$s 2 --$s-ops 40 --timeout 6 --verify --hdd-bytes 2m --seek-size 2m --iomix-bytes 2m --mmap-bytes 2m --mmap-file --fallocate-bytes 2m --readahead-bytes 2m --dentries 20 --filename-opts posix --dir-dirs 64 --chdir-dirs 64 2>&1 | grep -v skipped; echo $s ${PIPESTATUS[0]}
 done; ls -A`},
-	{"bonnie", "bonnie++", true, `bonnie++ -q -d . -u 0:0 -s 32M:64k -r 16 -n 1:4096:0:4 -m x 2>/dev/null | tr , '\n' | wc -l; echo ${PIPESTATUS[0]}; ls`},
+	{"bonnie", "bonnie++", true, `bonnie++ -q -f -d . -u 0:0 -s 32M:64k -r 16 -n 1:4096:0:4 -m x 2>/dev/null | tr , '\n' | wc -l; echo ${PIPESTATUS[0]}; ls`},
 	{"postmark", "postmark", true, `
 printf 'set location .\nset number 100\nset transactions 300\nset size 500 20000\nset seed 7\nset subdirectories 3\nset buffering false\nset report terse\nrun\nquit\n' | postmark | wc -l; echo ${PIPESTATUS[1]}; ls`},
 	{"h5py", "python3:h5py", false, `

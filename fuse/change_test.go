@@ -116,6 +116,26 @@ func TestSizesOfFilesOfTheBucket(t *testing.T) {
 	w.is("drafts", len(w.drafts.All()), 0)
 }
 
+func TestAReleaseThatComesAgainIsOfItsOpen(t *testing.T) {
+	// A process ends after a RELEASE and before its answer, and the file is open again, with the same row: the next process is asked for
+	// the RELEASE again. It is of the first open alone, and who has the file open writes on.
+	w := newWriter(t)
+	node, first := w.opened("a", "hello", syscall.O_RDWR)
+	w.release(node, first)
+	second, errno := w.open(node, syscall.O_RDWR)
+	w.is("open again", errno, ok)
+	if first == second || rowOf(first) != rowOf(second) {
+		t.Fatalf("handles %x and %x", first, second)
+	}
+	w = w.next()
+	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node, Unique: 1<<63 | 2}, Fh: first, Flags: syscall.O_RDWR})
+	w.is("write", w.put(node, 0, "Jelly"), ok)
+	w.is("close", w.flush(node), ok)
+	w.is("the bucket has", w.bucket.has("a"), "Jelly")
+	w.release(node, second)
+	w.is("rows", w.held(node), 0)
+}
+
 func TestAFileThatIsChangedIsRenamed(t *testing.T) {
 	// A file of the bucket that somebody writes is renamed: what the bucket has is copied, the writer goes on, and its close writes the
 	// new name.

@@ -29,7 +29,7 @@ func TestAHandleIsARow(t *testing.T) {
 	w.release(node, second)
 	w.is("rows", w.held(node), 1)
 	third, _ := w.open(node, syscall.O_RDONLY)
-	w.is("a freed row is taken again", third, second)
+	w.is("a freed row is taken again", rowOf(third), rowOf(second))
 	w.release(node, first)
 	w.is("published", w.published(), "")
 	w.Forget(node, 1)

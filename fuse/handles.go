@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -11,7 +12,8 @@ import (
 
 // handles are the open files of a writable mount. Each holds its node's draft, if there is one: a file that begins to be written
 // is a draft for all who have it open. A handle is the number of a row in the table, so that the process that takes the mount
-// over knows of it.
+// over knows of it, and a number that tells the open from others that had that row: the kernel may ask for a RELEASE a second time
+// (FUSE_UNIQUE_RESEND) when the row is another open's.
 type handles struct {
 	drafts *draft.Store
 	table  *table
@@ -20,14 +22,23 @@ type handles struct {
 	open    map[uint64]int  // how often, by node
 	writers map[uint64]int  // how often for writing, by node
 	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
+	opens   uint32          // of the last open
 }
 
-// The value of a row says what a file is open for.
+// The value of a row says what a file is open for, and which open it is.
 const (
 	forReading = iota
 	forWriting
 	forAppending
+	purposes // a mask
 )
+
+// handleOf is the handle of a row, and rowOf the other way round.
+func handleOf(row int, x tableRow) uint64 {
+	return uint64(uint32(x.value)/(purposes+1))<<32 | uint64(row+2)
+}
+
+func rowOf(handle uint64) int { return int(uint32(handle)) - 2 }
 
 // purpose is what a file is opened for.
 func purpose(flags uint32) int32 {
@@ -65,13 +76,19 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 
 // add is an open more of a node. An error says that its draft has just gone.
 func (h *handles) add(node uint64, flags uint32) (handle uint64, err error) {
-	x := tableRow{node, held, purpose(flags)}
+	h.mu.Lock()
+	if h.opens == 0 { // not where another process has begun
+		h.opens = uint32(time.Now().UnixMilli())
+	}
+	h.opens++
+	x := tableRow{node, held, int32(h.opens*(purposes+1)) | purpose(flags)}
+	h.mu.Unlock()
 	row := h.table.put(x) // before the answer
 	if err := h.inherit(x); err != nil {
 		h.table.clear(row)
 		return 0, err
 	}
-	return uint64(row + 2), nil
+	return handleOf(row, x), nil
 }
 
 // inherit is an open that another process has answered.
@@ -82,15 +99,15 @@ func (h *handles) inherit(x tableRow) error {
 		if err := d.Hold(); err != nil {
 			return err
 		}
-		if x.value == forAppending {
+		if x.value&purposes == forAppending {
 			d.Append()
 		}
 	}
 	h.open[x.node]++
-	if x.value != forReading {
+	if x.value&purposes != forReading {
 		h.writers[x.node]++
 	}
-	if x.value == forAppending {
+	if x.value&purposes == forAppending {
 		h.appends[x.node] = true
 	}
 	return nil
@@ -113,8 +130,8 @@ func (h *handles) writing() bool {
 // has reports whether a handle was not dropped yet. Who cannot read the table takes it for one.
 func (h *handles) has(node, handle uint64) bool {
 	rows, err := h.table.read()
-	row := int(handle) - 2
-	return err != nil || row >= 0 && row < len(rows) && rows[row].node == node && rows[row].kind == held
+	row := rowOf(handle)
+	return err != nil || row >= 0 && row < len(rows) && rows[row].node == node && rows[row].kind == held && handleOf(row, rows[row]) == handle
 }
 
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
@@ -132,7 +149,7 @@ func (h *handles) forget(node uint64, release func(node, handle uint64, writes b
 	}
 	for row, x := range rows {
 		if x.node == node && x.kind == held {
-			release(node, uint64(row+2), x.value != forReading)
+			release(node, handleOf(row, x), x.value&purposes != forReading)
 		}
 	}
 }
@@ -154,6 +171,6 @@ func (h *handles) drop(node, handle uint64, writes bool) *draft.Draft {
 	if d != nil {
 		d.Release()
 	}
-	h.table.clear(int(handle) - 2)
+	h.table.clear(rowOf(handle))
 	return d
 }

@@ -14,7 +14,7 @@ import (
 //
 //   - opened: the node is open on a passthrough mount. The value is the backing id, 0 for a file that is not lent. All
 //     opens of a node must be answered alike.
-//   - held: the node is open on a writable mount, once for each such row. The value is 1 for writing.
+//   - held: the node is open on a writable mount, once for each such row. The value says for what, and which open it is (handles.go).
 //   - removed: the node was a directory that the kernel removed. The value is its next one's generation.
 //   - listed: the kernel keeps the directory's listing, until it is told to drop it. The value is 0.
 //

@@ -166,7 +166,7 @@ func (w *writer) flush(node uint64) gofuse.Status {
 
 func (w *writer) release(node, handle uint64) {
 	flags := uint32(0)
-	if rows, err := w.handles.table.read(); err == nil && rows[handle-2].value != 0 {
+	if rows, err := w.handles.table.read(); err == nil && rows[rowOf(handle)].value&purposes != forReading {
 		flags = syscall.O_WRONLY
 	}
 	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle, Flags: flags})
