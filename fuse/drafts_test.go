@@ -84,7 +84,7 @@ func TestAnotherProcessInheritsHandles(t *testing.T) {
 	w.is("published behind", w.published(), "b")
 	w.is("requests", w.bucket.requests(), "PUT b")
 	w.is("drafts", len(w.drafts.All()), 0)
-	if c, c1 := w.made("c", ""); c1 != a1 && c1 != a2 && c1 != b1 || w.held(c) != 1 {
+	if c, c1 := w.made("c", ""); !slices.Contains([]int{rowOf(a1), rowOf(a2), rowOf(b1)}, rowOf(c1)) || w.held(c) != 1 {
 		t.Errorf("a freed row is not taken again: handle %d", c1)
 	}
 }
