@@ -21,11 +21,19 @@ const rounds = 8
 // the next call asks first. syscall.EBUSY says that it is written faster than it is sent. After ErrConflict without ErrUnanswered
 // the draft has the name that Options.Conflict gives, and is not sent before Claim.
 func (d *Draft) Publish(ctx context.Context) (hearth.Object, error) {
-	return d.publishAs(ctx, d.conflict)
+	return d.publishAs(ctx, nil, d.conflict)
 }
 
-// publishAs is Publish; what fails is given to settled, with busy held.
-func (d *Draft) publishAs(ctx context.Context, settled func(error) error) (hearth.Object, error) {
+// PublishAt is Publish, but ErrRenamed once the draft has another name than n: its publish may have waited for a rename.
+func (d *Draft) PublishAt(ctx context.Context, n Name) (hearth.Object, error) {
+	return d.publishAs(ctx, &n, d.conflict)
+}
+
+// ErrRenamed says that a draft has another name by now.
+var ErrRenamed = errors.New("the draft was renamed")
+
+// publishAs is PublishAt; a nil name is any. What fails is given to settled, with busy held.
+func (d *Draft) publishAs(ctx context.Context, at *Name, settled func(error) error) (hearth.Object, error) {
 	d.mu.RLock()
 	want, ran := d.gen, d.runs
 	d.mu.RUnlock()
@@ -34,6 +42,7 @@ func (d *Draft) publishAs(ctx context.Context, settled func(error) error) (heart
 	}
 	defer d.unlock()
 	d.mu.RLock()
+	renamed := at != nil && d.name != *at && !d.removed
 	done, base := d.clean >= want, d.base
 	failed, kept, why := d.failed, d.beside, d.why
 	if d.runs == ran || d.tried < want || errors.Is(failed, context.Canceled) || errors.Is(failed, context.DeadlineExceeded) {
@@ -41,6 +50,8 @@ func (d *Draft) publishAs(ctx context.Context, settled func(error) error) (heart
 	}
 	d.mu.RUnlock()
 	switch {
+	case renamed:
+		return hearth.Object{}, ErrRenamed
 	case done:
 		d.tellOnce()
 		return *base, nil

@@ -28,7 +28,7 @@ func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
 		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
 	}
 	if publish {
-		if _, err := d.publishAs(ctx, keepsName); err != nil {
+		if _, err := d.publishAs(ctx, nil, keepsName); err != nil {
 			return errors.Join(err, m.undo(ctx))
 		}
 	}

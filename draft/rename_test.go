@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // staging has names that end in .tmp, or lie below such a directory, foretell theirs without it; .lock foretells nothing.
@@ -432,5 +433,28 @@ func TestKillsWhileTheRenameOfADirectoryIsTakenBack(t *testing.T) {
 		if len(x.f.objects) != 4 || len(next.All()) > 0 {
 			t.Fatalf("step %d: the bucket has %v, left %+v", i, x.f.objects, next.All())
 		}
+	}
+}
+
+func TestAPublishThatWaitedForARename(t *testing.T) {
+	// A publish waits for the rename of the draft, whose new name is temporary: nothing is sent under that.
+	f := newFake(part)
+	s := open(t, options(t.TempDir(), f))
+	d := create(t, s, "a", 1)
+	must(t, d.lock(t.Context()))
+	done := make(chan error)
+	go func() {
+		_, err := d.PublishAt(t.Context(), Name{"link", "a"})
+		done <- err
+	}()
+	hearthtest.Eventually(t.Context(), time.Minute, func() bool { return d.wanted.Load() > 0 })
+	m := move{d: d, to: Name{"link", "a.tmp"}}
+	must(t, m.swap(t.Context(), false))
+	d.unlock()
+	if err := <-done; !errors.Is(err, ErrRenamed) || f.count("Put") > 0 {
+		t.Fatalf("%v, %d requests", err, f.count("Put"))
+	}
+	if _, err := d.PublishAt(t.Context(), Name{"link", "a.tmp"}); err != nil {
+		t.Fatal(err)
 	}
 }

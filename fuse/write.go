@@ -235,9 +235,14 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.St
 func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *draft.Draft) gofuse.Status {
 	r := f.request(cancel, in)
 	defer r.finish()
-	_, err := d.Publish(r)
+	before := d.Info()
+	_, err := d.PublishAt(r, before.Name)
 	i := d.Info()
 	switch {
+	case errors.Is(err, draft.ErrRenamed) && f.staged(i.Name):
+		return f.failed(r, d.Stage())
+	case errors.Is(err, draft.ErrRenamed):
+		return f.publish(cancel, in, d)
 	case err == nil || i.Removed: // it was unlinked meanwhile
 		return gofuse.OK
 	case conflicts(err) && i.Attr.Exclusive && i.Object == nil:

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -257,9 +258,11 @@ func (n *Node) publishBehind(d *draft.Draft) {
 	n.group.Go(func() error {
 		defer n.drafts.behindOf(before.File, -1)
 		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
-			_, err := d.Publish(n.ctx)
+			_, err := d.PublishAt(n.ctx, before.Name)
 			i := d.Info()
 			switch {
+			case errors.Is(err, draft.ErrRenamed): // who renamed it sees to it
+				return nil
 			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
 				return nil
 			}
