@@ -7,6 +7,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/namespace"
 )
 
 // opened is a file of the bucket that is open for writing.
@@ -134,6 +135,55 @@ func TestAReleaseThatComesAgainIsOfItsOpen(t *testing.T) {
 	w.is("the bucket has", w.bucket.has("a"), "Jelly")
 	w.release(node, second)
 	w.is("rows", w.held(node), 0)
+}
+
+func TestANameIsOneInodeWhileItIsPublished(t *testing.T) {
+	// A name is looked up, and its directory read, in the moment in which the tree knows of a publish and the draft's holders do not: it
+	// is the draft's node still.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w.is("write", w.put(node, 0, "J"), ok)
+	asked := 0
+	w.wrote = func() {
+		asked++
+		w.is("the name", w.look("a"), node)
+		_ = w.write.ReadDir(t.Context(), 1, "", func(n namespace.Node) bool {
+			w.is("the name in the directory", n.ID, node)
+			return true
+		})
+	}
+	w.is("close", w.flush(node), ok)
+	w.is("write", w.put(node, 0, "H"), ok)
+	w.is("close", w.flush(node), ok)
+	w.is("publishes", asked, 2)
+	w.release(node, handle)
+}
+
+func TestANewFileWhereTheLastProcessHadPublishedOne(t *testing.T) {
+	// A process is killed after a file was published and before its draft had gone. The next one does not know that it is whole, and
+	// somebody has the bucket's file open meanwhile: it is written, and emptied, as if the draft had gone.
+	for _, flags := range []uint32{syscall.O_RDWR, syscall.O_WRONLY | syscall.O_TRUNC} {
+		w := newWriter(t)
+		node, handle := w.made("a", "hello")
+		w.is("close", w.flush(node), ok)
+		w.handles.table.clear(rowOf(handle)) // its RELEASE was answered
+		w = w.next()
+		of, err := w.tree.Lookup(t.Context(), 1, "a")
+		if err != nil || of.ID == node {
+			t.Fatalf("the bucket's file has node id %d, %v", of.ID, err)
+		}
+		id := of.ID
+		handle, errno := w.open(id, flags)
+		w.is("open", errno, ok)
+		w.is("write", w.put(id, 0, "J"), ok)
+		w.is("close", w.flush(id), ok)
+		want := "Jello"
+		if flags&syscall.O_TRUNC != 0 {
+			want = "J"
+		}
+		w.is("the bucket has", w.bucket.has("a"), want)
+		w.release(id, handle)
+	}
 }
 
 func TestAFileThatIsChangedIsRenamed(t *testing.T) {

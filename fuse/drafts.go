@@ -114,15 +114,26 @@ func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespac
 	if d == nil || err != nil {
 		return t.lookup(ctx, dir, name)
 	}
-	i := d.Info()
-	if i.Object == nil {
-		return node(&i), nil
+	for {
+		before := d.Info()
+		if before.Object == nil {
+			return node(&before), nil
+		}
+		n, err := t.lookup(ctx, dir, name)
+		i := d.Info() // it may be published just now
+		if err == nil && (isObjectOf(&before, &n) || isObjectOf(&i, &n)) {
+			return node(&i), nil
+		}
+		if i.Object == before.Object && i.Base == before.Base {
+			return n, err
+		}
 	}
-	n, err := t.lookup(ctx, dir, name)
-	if err == nil && !n.Dir && n.Object.Version == i.Object.Version {
-		return node(&i), nil
-	}
-	return n, err
+}
+
+// isObjectOf reports whether a node of the tree is what a draft was published as, whether all know of that or only the tree.
+func isObjectOf(i *draft.Info, n *namespace.Node) bool {
+	of := func(o *hearth.Object) bool { return o != nil && !n.Dir && n.Object.Version == o.Version }
+	return of(i.Object) || of(i.Base)
 }
 
 // node is a draft's. It may be believed for no time: it changes as it is written.
@@ -192,7 +203,7 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 			return true // a directory here has its name
 		}
 		if len(ours) > 0 && ours[0].Key == key {
-			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {
+			if i := ours[0]; i.Object == nil || isObjectOf(&i, &n) {
 				name := n.Name // beside a directory it is another one
 				n = node(&i)
 				n.Name = name

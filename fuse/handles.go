@@ -1,6 +1,8 @@
 package fuse
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -49,6 +51,23 @@ func purpose(flags uint32) int32 {
 		return forAppending
 	}
 	return forWriting
+}
+
+// begun is begin where another draft may have the name, that nobody has open: the node before was killed as it was published, and
+// nobody knows yet that it is.
+func (h *handles) begun(ctx context.Context, at draft.Name, id uint64, a draft.Attr, base *hearth.Object) (*draft.Draft, error) {
+	d, err := h.begin(at, id, a, base)
+	if !errors.Is(err, syscall.EEXIST) {
+		return d, err
+	}
+	other, ok := h.drafts.Find(at)
+	if !ok || other.Info().Users > 0 {
+		return nil, err
+	}
+	if _, failed := other.PublishAt(ctx, at); failed != nil {
+		return nil, errors.Join(err, failed)
+	}
+	return h.begin(at, id, a, base)
 }
 
 // begin makes a draft that all handles of its node hold: of base, if that is not nil, else of no bytes.

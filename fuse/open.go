@@ -25,7 +25,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	case writes(in.Flags) && f.write == nil:
 		return gofuse.EROFS
 	case in.Flags&syscall.O_TRUNC != 0: // whatever the name means by now
-		return f.failed(r, f.openPlain(in, out))
+		return f.failed(r, f.openPlain(r, in, out))
 	}
 	n, err := f.tree.Open(r, f.toTree(in.NodeId))
 	if err == nil && n.ID != in.NodeId {
@@ -35,7 +35,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 		return f.status(r, err)
 	}
 	if f.write != nil {
-		return f.failed(r, f.openPlain(in, out))
+		return f.failed(r, f.openPlain(r, in, out))
 	}
 	// The pages of a version stay true for every later reader.
 	out.OpenFlags = gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH

@@ -91,10 +91,10 @@ func writes(flags uint32) bool { return flags&(syscall.O_WRONLY|syscall.O_RDWR|s
 func canWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
 
 // openPlain answers an OPEN of a writable mount.
-func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
+func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
 	if !ok && in.Flags&syscall.O_TRUNC != 0 {
-		if _, err := f.empty(in.NodeId); err != nil {
+		if _, err := f.empty(ctx, in.NodeId); err != nil {
 			return err
 		}
 	}
@@ -120,13 +120,13 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 
 // empty begins a draft without bytes in the place of the tree's file, whose node id it takes: who has the file open on this
 // mount sees what is written from now on.
-func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
+func (f *fileSystem) empty(ctx context.Context, id uint64) (*draft.Draft, error) {
 	rec, err := f.record(context.Background(), id) // nobody is asked
 	if err != nil {
 		return nil, err
 	}
 	o, now := &rec.node.Object, time.Now()
-	d, err := f.handles.begin(draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
+	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
 	if err == nil {
 		f.records.drop(id)
 	}
@@ -134,13 +134,13 @@ func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
 }
 
 // change begins a draft of the tree's file in its place, whose bytes it has until they are written.
-func (f *fileSystem) change(id uint64) (*draft.Draft, error) {
+func (f *fileSystem) change(ctx context.Context, id uint64) (*draft.Draft, error) {
 	rec, err := f.record(context.Background(), id) // nobody is asked
 	if err != nil {
 		return nil, err
 	}
 	o := &rec.node.Object
-	d, err := f.handles.begin(draft.Name{}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
+	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
 	switch {
 	case errors.Is(err, syscall.EEXIST): // its name is another file's by now
 		return nil, fmt.Errorf("write a file that has lost its name: %w", syscall.ESTALE)
@@ -175,7 +175,7 @@ func (f *fileSystem) staged(n draft.Name) bool {
 }
 
 // Write answers WRITE.
-func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
+func (f *fileSystem) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 	if f.write == nil {
 		return 0, gofuse.EROFS
 	}
@@ -185,7 +185,9 @@ func (f *fileSystem) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	switch {
 	case ok:
 	case f.handles.written(in.NodeId):
-		d, err = f.change(in.NodeId)
+		r := f.request(cancel, &in.InHeader)
+		d, err = f.change(r, in.NodeId)
+		r.finish()
 	default:
 		err = syscall.ESTALE
 	}
@@ -291,7 +293,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	if sets {
 		var err error
 		if !ok {
-			d, err = f.resize(in.NodeId, int64(size))
+			d, err = f.resize(r, in.NodeId, int64(size))
 			ok = d != nil
 		}
 		if err == nil && ok {
@@ -346,7 +348,7 @@ func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d 
 }
 
 // resize begins a draft of the tree's file that is to get a size. nil means that it has it.
-func (f *fileSystem) resize(id uint64, size int64) (*draft.Draft, error) {
+func (f *fileSystem) resize(ctx context.Context, id uint64, size int64) (*draft.Draft, error) {
 	rec, err := f.record(context.Background(), id) // nobody is asked
 	switch {
 	case err != nil:
@@ -356,9 +358,9 @@ func (f *fileSystem) resize(id uint64, size int64) (*draft.Draft, error) {
 	case size == rec.node.Object.Size:
 		return nil, nil
 	case size == 0: // whatever it had
-		return f.empty(id)
+		return f.empty(ctx, id)
 	}
-	return f.change(id)
+	return f.change(ctx, id)
 }
 
 // setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.
@@ -444,7 +446,7 @@ func (f *fileSystem) orphan(ctx context.Context, dir uint64, name string) *draft
 	if err != nil || n.Dir || !f.handles.written(n.ID) {
 		return nil
 	}
-	d, err := f.change(n.ID)
+	d, err := f.change(ctx, n.ID)
 	if err != nil {
 		return nil // its writers get an error with their next write
 	}

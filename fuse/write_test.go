@@ -36,6 +36,7 @@ type writer struct {
 	doubted []string       // keys
 	asks    bool           // has the tree ask the bucket for those
 	said    []string       // complaints
+	wrote   func()         // called once the tree knows of a publish, and before the draft does
 }
 
 func newWriter(t *testing.T) *writer {
@@ -56,7 +57,12 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	w.drafts, err = draft.Open(draft.Options{Dirs: []string{filepath.Join(dir, "drafts")}, Uploader: uploader, Base: bucket.base,
 		Conflict:   func(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + ".conflict"} },
 		Conflicted: func(_ *draft.Draft, was draft.Info, _ error) { w.doubted = append(w.doubted, was.Key) },
-		Published:  func(d *draft.Draft, o hearth.Object) { tree.wrote(o.Key, &o, d.Info().ID) }})
+		Published: func(d *draft.Draft, o hearth.Object) {
+			tree.wrote(o.Key, &o, d.Info().ID)
+			if w.wrote != nil {
+				w.wrote()
+			}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
