@@ -314,3 +314,39 @@ func TestExtents(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+func TestAPowerCutInAPublishDeletesNothing(t *testing.T) {
+	// A draft of an object is being published, without a Sync, when the power fails: before the request, or once the bucket has the new
+	// object, and the record does not tell of it. The draft is gone then, and the bucket keeps what it has, the old or the new one.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		o := changing(t.TempDir(), f)
+		o.boot = []byte{1}
+		s := open(t, o)
+		old := content(size, 1)
+		d := changed(t, s, f, "a", slices.Clone(old))
+		write(t, d, []byte("new"), 3)
+		want := slices.Clone(old)
+		copy(want[3:], "new")
+		var dir string
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			if verb == "Put" || verb == "Complete" {
+				dir = copied(t, s)
+			}
+			return works
+		}
+		published(t, d)
+		f.meets = nil
+		d.Release()
+		defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+		o = changing(dir, f)
+		o.boot = []byte{2}
+		s = open(t, o)
+		must(t, s.Clean(t.Context()))
+		f.has(t, "a", want)
+		f.clean(t)
+		if left := files(t, s); len(s.All()) > 0 || len(left) > 0 {
+			t.Fatalf("left %q, %+v", left, s.All())
+		}
+	}
+}

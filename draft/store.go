@@ -257,6 +257,9 @@ func (s *Store) take(dir string, e entry) {
 		return
 	}
 	if d.removed {
+		if r.State != removed { // nobody removed it: what its attempt has made stays, since a close may have answered for that
+			d.pending = nil
+		}
 		if err := d.eraseBytes(); err != nil {
 			s.log("remove a removed draft's data: %v", err)
 		}
