@@ -226,6 +226,9 @@ func TestChangesOfAnObject(t *testing.T) {
 				}
 				_, err := d.Publish(t.Context())
 				f.meets = nil
+				if err != nil { // it is kept
+					synced, durable = slices.Clone(want), true
+				}
 				if rapid.Bool().Draw(rt, "killed then") {
 					if !restart(false) {
 						rt.Fatal("the draft is gone")
@@ -348,5 +351,42 @@ func TestAPowerCutInAPublishDeletesNothing(t *testing.T) {
 		if left := files(t, s); len(s.All()) > 0 || len(left) > 0 {
 			t.Fatalf("left %q, %+v", left, s.All())
 		}
+	}
+}
+
+func TestWhatIsKeptOutlivesTheMachine(t *testing.T) {
+	// The close of a draft of an object failed, so that it is kept: since the bucket is down, or as a conflict. Nobody has called Sync,
+	// and the machine is started again: it is there with its bytes.
+	for _, how := range []string{"down", "conflict"} {
+		f, dir := newFake(part), t.TempDir()
+		o, _ := conflicts(changing(dir, f))
+		o.boot = []byte{1}
+		s := open(t, o)
+		want := content(100, 1)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("new"), 3)
+		copy(want[3:], "new")
+		base := f.objects["a"]
+		switch how {
+		case "down":
+			f.meets = func(string, *hearth.Upload) fault { return fails }
+		case "conflict":
+			f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+		}
+		if _, err := d.Publish(t.Context()); err == nil {
+			t.Fatal("published")
+		}
+		f.meets = nil
+		d.Release()
+		must(t, s.Close())
+		o, _ = conflicts(changing(dir, f))
+		o.boot = []byte{2}
+		s = open(t, o)
+		d, there := s.ID(1)
+		if !there {
+			t.Fatalf("%s: it is gone", how)
+		}
+		f.objects["a"] = base // where the cache has it
+		reads(t, d, want)
 	}
 }

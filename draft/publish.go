@@ -133,8 +133,9 @@ func (d *Draft) fail(err error) error {
 	removed := d.removed
 	d.setLocked(state, err.Error())
 	d.mu.Unlock()
-	if !removed {
-		if saved := d.save(false); saved != nil {
+	if !removed { // the caller is told that it is kept: over a power cut, too
+		saved := d.syncBytes()
+		if saved = errors.Join(saved, d.save(saved == nil)); saved != nil {
 			d.s.log("%v", saved)
 		}
 	}
