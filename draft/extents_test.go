@@ -390,3 +390,22 @@ func TestWhatIsKeptOutlivesTheMachine(t *testing.T) {
 		reads(t, d, want)
 	}
 }
+
+func TestATruncationThatAKillBrokeOff(t *testing.T) {
+	// A kill between the truncation of the file and its row: what is grown again later is zeros, over another kill, too, and never the base's.
+	f, dir := newFake(part), t.TempDir()
+	s := open(t, changing(dir, f))
+	d := changed(t, s, f, "a", content(100, 1))
+	write(t, d, []byte("x"), 0)
+	must(t, os.Truncate(d.Info().File, 10))
+	must(t, s.Close())
+	s = open(t, changing(dir, f))
+	d, _ = s.ID(1)
+	must(t, d.Truncate(50))
+	want := append(append([]byte("x"), content(10, 1)[1:]...), make([]byte, 40)...)
+	reads(t, d, want)
+	must(t, s.Close())
+	s = open(t, changing(dir, f))
+	d, _ = s.ID(1)
+	reads(t, d, want)
+}

@@ -232,8 +232,11 @@ func (s *Store) take(dir string, e entry) {
 	d.removed = d.removed || rebooted && !r.Durable && (r.Base != nil || r.Under != nil)
 	held := r.State == removed && e.data != nil && !rebooted && s.ids[r.ID] == nil // by whoever had it open
 	if r.Over > 0 && e.data != nil && (!d.removed || held) {
-		d.began, d.ext = r.Over, newExtents(min(r.Over, e.data.Size()))
+		d.began, d.ext = r.Over, newExtents(r.Over)
 		err := d.ext.load(d.path(extentsName), rebooted)
+		if err == nil { // a truncation that was broken off has no row yet
+			err = d.noteLocked(func(journal *os.File) error { return d.ext.shrink(journal, e.data.Size()) })
+		}
 		switch lost := err != nil || d.under == nil; {
 		case lost && held:
 			held = false
