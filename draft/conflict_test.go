@@ -1,8 +1,10 @@
 package draft
 
 import (
+	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -189,5 +191,39 @@ func TestKillsAtAConflict(t *testing.T) {
 			t.Errorf("step %d: %v, %+v", i, err, d.Info())
 		}
 		f.has(t, "a", []byte("theirs"))
+	}
+}
+
+func TestAConflictIsPublishedFromTheCache(t *testing.T) {
+	// A large object was changed in place, and by somebody else, too. The old version is gone from the bucket, and cached here: the
+	// conflict is published under its own name, and by a rename over the other's object.
+	for _, renamed := range []bool{false, true} {
+		f := newFake(part)
+		want := content(5*part+17, 1)
+		cached := slices.Clone(want)
+		o, _ := conflicts(changing(t.TempDir(), f))
+		o.Base = func(_ context.Context, _ *hearth.Object, p []byte, off int64) error {
+			copy(p, cached[off:])
+			return nil
+		}
+		s := open(t, o)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("x"), 2*part+7)
+		want[2*part+7] = 'x'
+		f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+			t.Fatal(err)
+		}
+		f.has(t, "a", []byte("theirs"))
+		if renamed {
+			must(t, d.Rename(t.Context(), Name{"link", "a"}, false, true))
+			f.has(t, "a", want)
+		} else {
+			d.Claim()
+			published(t, d)
+			f.has(t, "a.conflict", want)
+		}
+		f.clean(t)
+		d.Release()
 	}
 }
