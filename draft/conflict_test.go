@@ -227,3 +227,24 @@ func TestAConflictIsPublishedFromTheCache(t *testing.T) {
 		d.Release()
 	}
 }
+
+func TestAConflictIsNotSentAhead(t *testing.T) {
+	// Who has a conflict open writes on, much and sequentially: nothing is sent, and no upload is begun.
+	f := newFake(1 << 20)
+	o, _ := conflicts(options(t.TempDir(), f))
+	s := open(t, o)
+	d, err := s.Create(Name{"link", "a"}, 1, Attr{New: true})
+	must(t, err)
+	must(t, d.Hold())
+	write(t, d, []byte("x"), 0)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+		t.Fatal(err)
+	}
+	for i := range int64(24) {
+		write(t, d, content(1<<20, 1), 1+i<<20)
+	}
+	d.Release()
+	must(t, s.Close()) // waits for what is sent
+	f.clean(t)
+}

@@ -500,8 +500,7 @@ func (d *Draft) look(u *upload, n int64) (missing []*taken, a *attempt, kept map
 
 // ahead begins to send a draft's parts, if nothing else is done with it.
 func (s *Store) ahead(d *Draft) {
-	key := d.aheadKey()
-	if s.o.Uploader == nil || key == "" || !s.begin() {
+	if s.o.Uploader == nil || d.aheadKey() == "" || !s.begin() {
 		return
 	}
 	go func() {
@@ -520,6 +519,10 @@ func (s *Store) ahead(d *Draft) {
 			return
 		}
 		defer end()
+		key := d.aheadKey() // it may have another name by now
+		if key == "" {
+			return
+		}
 		if err := d.sendAhead(ctx, key); err != nil && ctx.Err() == nil {
 			// Publish sends what is missing, and has an error that somebody hears.
 			s.log("send parts of %s ahead: %v", d.Info().Key, err)
@@ -527,10 +530,13 @@ func (s *Store) ahead(d *Draft) {
 	}()
 }
 
-// aheadKey is the key that the draft will have at the bucket. "" means that nobody knows.
+// aheadKey is the key that the draft will have at the bucket. "" means that nobody knows, or that it is a conflict, which is not sent.
 func (d *Draft) aheadKey() string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	if d.beside {
+		return ""
+	}
 	if d.s.o.Staged != nil {
 		if staged, final := d.s.o.Staged(d.name); staged {
 			return final
