@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -247,4 +248,23 @@ func TestAConflictIsNotSentAhead(t *testing.T) {
 	d.Release()
 	must(t, s.Close()) // waits for what is sent
 	f.clean(t)
+}
+
+func TestNobodyOpensWhatAConflictHasRemoved(t *testing.T) {
+	// A file that was made and not written goes since another one has its name. Who opens it in that moment gets ESTALE, and looks
+	// the name up again: what they wrote would be in no file.
+	f := newFake(part)
+	o, _ := conflicts(options(t.TempDir(), f))
+	var late error
+	o.Conflicted = func(d *Draft, _ Info, _ error) { late = d.Hold() }
+	s := open(t, o)
+	d, err := s.Create(Name{"link", "a"}, 1, Attr{New: true})
+	must(t, err)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(late, syscall.ESTALE) {
+		t.Fatalf("opened: %v", late)
+	}
 }

@@ -159,10 +159,14 @@ type Draft struct {
 // ErrRemoved says that a draft was removed or replaced, and is not published.
 var ErrRemoved = errors.New("the draft was removed") // not fs.ErrNotExist: that is an upload's
 
-// Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found.
+// Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found, or was
+// removed while nobody held it.
 func (d *Draft) Hold() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.removed && !d.held && d.users == 0 { // though a publish may have the file open still
+		return syscall.ESTALE
+	}
 	if err := d.pinLocked(); err != nil {
 		return err
 	}
