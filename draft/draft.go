@@ -226,7 +226,8 @@ func (d *Draft) leave(of *int) {
 			s.log("close draft %s: %v", d.name.Key, err)
 		}
 		if going = d.seeds == 0 && !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
-			d.gone, left = true, len(d.abort)+len(d.begins) > 0
+			// What was sent ahead since may have been cut off again.
+			d.gone, left = true, d.up != nil || len(d.abort)+len(d.begins) > 0
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)
 		}
