@@ -103,6 +103,7 @@ type Draft struct {
 	removed  bool      // never published, and no files any more, unless it is held
 	held     bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
 	nameless bool      // another draft has its name; its files stay
+	replaced bool      // removed, since another draft began under its name: whoever writes on would do so into no file
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
 	back     bool      // moving is the old key, since the rename failed
@@ -301,7 +302,16 @@ func (d *Draft) fileLocked() (f *os.File, done func(), err error) {
 	}, nil
 }
 
-// WriteAt is one pwrite. Its error is Room's or the disk's; what was written before it counts.
+// changingLocked is fileLocked for who changes the bytes.
+func (d *Draft) changingLocked() (f *os.File, done func(), err error) {
+	if d.replaced {
+		return nil, nil, syscall.ESTALE
+	}
+	return d.fileLocked()
+}
+
+// WriteAt is one pwrite. Its error is Room's or the disk's, or syscall.ESTALE if Create or Change has replaced the draft; what was
+// written before it counts.
 func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 	switch {
 	case off < 0 || off > math.MaxInt64-int64(len(p)):
@@ -315,7 +325,7 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 		}
 	}
 	d.mu.Lock()
-	f, done, err := d.fileLocked()
+	f, done, err := d.changingLocked()
 	if err != nil {
 		d.mu.Unlock()
 		return 0, err
@@ -455,7 +465,7 @@ func (d *Draft) Truncate(size int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, done, err := d.fileLocked()
+	f, done, err := d.changingLocked()
 	if err != nil {
 		return err
 	}

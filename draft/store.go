@@ -354,10 +354,10 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 	if err == nil {
 		old, err = s.freeLocked(n, id)
 	}
+	if err == nil && old != nil && !s.replaceLocked(old) {
+		err = syscall.EEXIST // it was written just now
+	}
 	if err == nil {
-		if old != nil { // whoever has it open goes on with it; the bucket has it under this name until the new one is published
-			s.removeLocked(old)
-		}
 		s.nameLocked(d)
 		s.ids[id], s.drafts[d] = d, struct{}{}
 	}
@@ -372,6 +372,20 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 		}
 	}
 	return d, nil
+}
+
+// replaceLocked removes a published draft whose name a new one gets, unless it has something that was not published. Whoever has it
+// open reads on; the bucket has it under this name until the new one is published.
+func (s *Store) replaceLocked(old *Draft) bool {
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if !old.isCleanLocked() {
+		return false
+	}
+	s.unnameLocked(old)
+	old.removed, old.replaced = true, true
+	old.stopLocked()
+	return true
 }
 
 // freeLocked tells whether a new draft may have a name and an id. old is the published draft that gives the name up.

@@ -683,3 +683,34 @@ func TestARenameThatWasBrokenOff(t *testing.T) {
 		}
 	}
 }
+
+func TestAWriterWhoseDraftWasReplaced(t *testing.T) {
+	// A file is open and published; somebody else replaces the object, and a second writer here changes that one. The first one's next
+	// write is refused: it would be in no file, and no close would tell.
+	f := newFake(part)
+	s := open(t, changing(t.TempDir(), f))
+	d := changed(t, s, f, "a", content(100, 1))
+	write(t, d, []byte("first"), 0)
+	published(t, d)
+	other := []byte("theirs")
+	f.objects["a"] = fakeObject{other, etagOf(other), ""}
+	o := f.object("a")
+	o.Link = "link"
+	e, err := s.Change(&o, 2, Attr{})
+	must(t, err)
+	must(t, e.Hold())
+	if n, err := d.WriteAt([]byte("lost"), 100); n != 0 || !errors.Is(err, syscall.ESTALE) {
+		t.Fatalf("wrote %d: %v", n, err)
+	}
+	if err := d.Truncate(0); !errors.Is(err, syscall.ESTALE) {
+		t.Fatalf("truncated: %v", err)
+	}
+	write(t, e, []byte("ours"), 0)
+	published(t, e)
+	f.has(t, "a", []byte("oursrs"))
+	d.Release()
+	e.Release()
+	if left := files(t, s); len(left) > 0 {
+		t.Fatalf("left %q", left)
+	}
+}
