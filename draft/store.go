@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -230,6 +231,13 @@ func (s *Store) take(dir string, e entry) {
 	// Of what was not synced nothing is sure after a power cut, not even the size. What was promised the bucket has.
 	rebooted := len(r.Boot) > 0 && !bytes.Equal(r.Boot, s.boot)
 	d.removed = d.removed || rebooted && !r.Durable && (r.Base != nil || r.Under != nil)
+	if rebooted && !r.Durable && !d.removed {
+		// The disk may have any part of it, and the bucket all: a close may have answered before the disk had the record of that. So it
+		// overwrites nothing, and no token is used again.
+		random := make([]byte, 8)
+		_, _ = rand.Read(random) // it never fails
+		d.pending, d.attr.New, d.seq = nil, true, binary.LittleEndian.Uint64(random)>>1
+	}
 	held := r.State == removed && e.data != nil && !rebooted && s.ids[r.ID] == nil // by whoever had it open
 	if r.Over > 0 && e.data != nil && (!d.removed || held) {
 		d.began, d.ext = r.Over, newExtents(r.Over)

@@ -714,3 +714,45 @@ func TestAWriterWhoseDraftWasReplaced(t *testing.T) {
 		t.Fatalf("left %q", left)
 	}
 }
+
+func TestAPowerCutLeavesNothingThatOverwrites(t *testing.T) {
+	// A file that nobody has synced is written, and a close answers. Then the power fails, and of what was on the disk before the close, or
+	// while it was sent, the disk has the record and the beginning of the bytes. That is not published over what the bucket has.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		o.boot = []byte{1}
+		s := open(t, o)
+		d := create(t, s, "a", 1)
+		must(t, d.Hold())
+		want := content(size, 1)
+		write(t, d, want, 0)
+		dirs := []string{copied(t, s)}
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			if verb == "Put" || verb == "Complete" {
+				dirs = append(dirs, copied(t, s))
+			}
+			return works
+		}
+		published(t, d)
+		f.meets = nil
+		d.Release()
+		for i, dir := range dirs {
+			t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
+			o, _ := conflicts(options(dir, f))
+			o.boot = []byte{2}
+			s := open(t, o)
+			must(t, s.Close()) // it was started once before
+			d, _ := s.ID(1)
+			must(t, os.Truncate(d.Info().File, 10))
+			s = open(t, o)
+			d, _ = s.ID(1)
+			if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) || d.Info().Key != "a.conflict" {
+				t.Errorf("%d bytes, step %d: %v, %+v", size, i, err, d.Info())
+			}
+			must(t, s.Clean(t.Context()))
+			f.has(t, "a", want)
+		}
+		f.clean(t)
+	}
+}
