@@ -414,8 +414,8 @@ func (d *Draft) Read(ctx context.Context, p []byte, off int64) (n int, err error
 		case !errors.Is(failed, hearth.ErrStale):
 			return 0, failed
 		case !same: // it was published meanwhile
-		case pending: // it was, perhaps, by the process before
-			if _, asked := d.Publish(ctx); asked != nil {
+		case pending: // it was, perhaps, and nobody has heard of it
+			if asked := d.ask(ctx); asked != nil {
 				return 0, errors.Join(failed, asked)
 			}
 		default:

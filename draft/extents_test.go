@@ -409,3 +409,40 @@ func TestATruncationThatAKillBrokeOff(t *testing.T) {
 	d, _ = s.ID(1)
 	reads(t, d, want)
 }
+
+func TestAReadPublishesNothing(t *testing.T) {
+	// A close got no answer, though the bucket has the object by now. Who writes on and reads what is the base's gets it from that
+	// one, and what was not closed stays here.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		s := open(t, changing(t.TempDir(), f))
+		want := content(size, 1)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("closed"), 3)
+		copy(want[3:], "closed")
+		down := false
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			switch {
+			case down:
+				return fails
+			case verb == "Put" || verb == "Complete":
+				down = true
+				return lost
+			}
+			return works
+		}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrUnanswered) {
+			t.Fatal(err)
+		}
+		f.meets = nil
+		closed := slices.Clone(want)
+		write(t, d, []byte("half"), 50)
+		copy(want[50:], "half")
+		reads(t, d, want)
+		f.has(t, "a", closed)
+		published(t, d)
+		f.has(t, "a", want)
+		f.clean(t)
+		d.Release()
+	}
+}

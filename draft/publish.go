@@ -392,6 +392,18 @@ func (d *Draft) settle(ctx context.Context) error {
 	return nil
 }
 
+// ask is settle for who reads, and has nothing to be sent.
+func (d *Draft) ask(ctx context.Context) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	if d.pending == nil { // a publish has ended meanwhile
+		return nil
+	}
+	return d.settle(ctx)
+}
+
 // done notes that an attempt made an object.
 func (d *Draft) done(a *attempt, o hearth.Object) {
 	gen := a.gen
