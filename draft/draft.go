@@ -691,6 +691,9 @@ func (d *Draft) vanish() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.s.settleLocked(d)
+	if left { // for Clean: whoever has busy now may have nothing at the origin, and the record stays
+		d.s.drafts[d] = struct{}{}
+	}
 	return nil
 }
 

@@ -756,3 +756,27 @@ func TestAPowerCutLeavesNothingThatOverwrites(t *testing.T) {
 		f.clean(t)
 	}
 }
+
+func TestWhatIsReplacedBesideAPublishIsRemoved(t *testing.T) {
+	// A published draft is replaced while its publish still tells of it: nothing is left of it once that has ended.
+	f := newFake(part)
+	o := options(t.TempDir(), f)
+	tells, goes := make(chan struct{}), make(chan struct{})
+	o.Published = func(*Draft, hearth.Object) { close(tells); <-goes }
+	s := open(t, o)
+	d := create(t, s, "a", 1)
+	write(t, d, []byte("x"), 0)
+	ended := make(chan error)
+	go func() {
+		_, err := d.Publish(t.Context())
+		ended <- err
+	}()
+	<-tells
+	create(t, s, "a", 2)
+	close(goes)
+	must(t, <-ended)
+	must(t, s.Clean(t.Context()))
+	if left := files(t, s); len(left) != 2 || len(s.All()) != 1 || len(s.all()) != 1 {
+		t.Fatalf("left %q, %+v", left, s.All())
+	}
+}
