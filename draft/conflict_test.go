@@ -229,6 +229,37 @@ func TestAConflictIsPublishedFromTheCache(t *testing.T) {
 	}
 }
 
+func TestAConflictOfWhichSomeIsGone(t *testing.T) {
+	// A conflict is to be published, and of the old version one part is cached nowhere: it is refused, kept with what there is, and leaves
+	// no upload.
+	f := newFake(part)
+	o, _ := conflicts(changing(t.TempDir(), f))
+	cached := content(5*part, 1)
+	o.Base = func(_ context.Context, _ *hearth.Object, p []byte, off int64) error {
+		if off >= 3*part && off < 4*part {
+			return hearth.ErrStale
+		}
+		copy(p, cached[off:])
+		return nil
+	}
+	s := open(t, o)
+	d := changed(t, s, f, "a", slices.Clone(cached))
+	write(t, d, []byte("x"), 2*part+7)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+		t.Fatal(err)
+	}
+	d.Claim()
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrStale) || d.Info().State != Failed {
+		t.Fatalf("%v, %+v", err, d.Info())
+	}
+	f.clean(t)
+	d.Release()
+	if _, there := s.Find(Name{"link", "a.conflict"}); !there {
+		t.Fatal("it is gone")
+	}
+}
+
 func TestAConflictIsNotSentAhead(t *testing.T) {
 	// Who has a conflict open writes on, much and sequentially: nothing is sent, and no upload is begun.
 	f := newFake(1 << 20)

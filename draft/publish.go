@@ -182,6 +182,8 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 		switch {
 		case errors.Is(err, hearth.ErrStale) && d.base != nil: // it is gone, so that the name has another object
 			return hearth.Object{}, errors.Join(fmt.Errorf("%w: %w", hearth.ErrConflict, err), d.giveUp(ctx, up))
+		case errors.Is(err, hearth.ErrStale): // of what a conflict had begun with nobody has all
+			return hearth.Object{}, errors.Join(err, d.giveUp(ctx, up))
 		case err != nil:
 			return hearth.Object{}, err
 		case !again:
