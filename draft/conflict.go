@@ -44,8 +44,9 @@ func (d *Draft) conflict(err error) error {
 		return err
 	}
 	if d.gen == 1 && !d.recovered && d.users == 0 && d.size == 0 {
+		s.unnameLocked(d)
+		d.removed = true // at once: nobody may hold it from now on
 		d.mu.Unlock()
-		s.removeLocked(d)
 		s.mu.Unlock()
 		s.log("%s was made by somebody else, too, and nothing was written here: that one stays", was.Key)
 		failed := d.save(true) // removed: else it could be there again after a crash

@@ -1,8 +1,11 @@
 package draft
 
 import (
+	"context"
 	"errors"
 	"os"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,5 +192,110 @@ func TestKillsAtAConflict(t *testing.T) {
 			t.Errorf("step %d: %v, %+v", i, err, d.Info())
 		}
 		f.has(t, "a", []byte("theirs"))
+	}
+}
+
+func TestAConflictIsPublishedFromTheCache(t *testing.T) {
+	// A large object was changed in place, and by somebody else, too. The old version is gone from the bucket, and cached here: the
+	// conflict is published under its own name, and by a rename over the other's object.
+	for _, renamed := range []bool{false, true} {
+		f := newFake(part)
+		want := content(5*part+17, 1)
+		cached := slices.Clone(want)
+		o, _ := conflicts(changing(t.TempDir(), f))
+		o.Base = func(_ context.Context, _ *hearth.Object, p []byte, off int64) error {
+			copy(p, cached[off:])
+			return nil
+		}
+		s := open(t, o)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("x"), 2*part+7)
+		want[2*part+7] = 'x'
+		f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+			t.Fatal(err)
+		}
+		f.has(t, "a", []byte("theirs"))
+		if renamed {
+			must(t, d.Rename(t.Context(), Name{"link", "a"}, false, true))
+			f.has(t, "a", want)
+		} else {
+			d.Claim()
+			published(t, d)
+			f.has(t, "a.conflict", want)
+		}
+		f.clean(t)
+		d.Release()
+	}
+}
+
+func TestAConflictOfWhichSomeIsGone(t *testing.T) {
+	// A conflict is to be published, and of the old version one part is cached nowhere: it is refused, kept with what there is, and leaves
+	// no upload.
+	f := newFake(part)
+	o, _ := conflicts(changing(t.TempDir(), f))
+	cached := content(5*part, 1)
+	o.Base = func(_ context.Context, _ *hearth.Object, p []byte, off int64) error {
+		if off >= 3*part && off < 4*part {
+			return hearth.ErrStale
+		}
+		copy(p, cached[off:])
+		return nil
+	}
+	s := open(t, o)
+	d := changed(t, s, f, "a", slices.Clone(cached))
+	write(t, d, []byte("x"), 2*part+7)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+		t.Fatal(err)
+	}
+	d.Claim()
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrStale) || d.Info().State != Failed {
+		t.Fatalf("%v, %+v", err, d.Info())
+	}
+	f.clean(t)
+	d.Release()
+	if _, there := s.Find(Name{"link", "a.conflict"}); !there {
+		t.Fatal("it is gone")
+	}
+}
+
+func TestAConflictIsNotSentAhead(t *testing.T) {
+	// Who has a conflict open writes on, much and sequentially: nothing is sent, and no upload is begun.
+	f := newFake(1 << 20)
+	o, _ := conflicts(options(t.TempDir(), f))
+	s := open(t, o)
+	d, err := s.Create(Name{"link", "a"}, 1, Attr{New: true})
+	must(t, err)
+	must(t, d.Hold())
+	write(t, d, []byte("x"), 0)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+		t.Fatal(err)
+	}
+	for i := range int64(24) {
+		write(t, d, content(1<<20, 1), 1+i<<20)
+	}
+	d.Release()
+	must(t, s.Close()) // waits for what is sent
+	f.clean(t)
+}
+
+func TestNobodyOpensWhatAConflictHasRemoved(t *testing.T) {
+	// A file that was made and not written goes since another one has its name. Who opens it in that moment gets ESTALE, and looks
+	// the name up again: what they wrote would be in no file.
+	f := newFake(part)
+	o, _ := conflicts(options(t.TempDir(), f))
+	var late error
+	o.Conflicted = func(d *Draft, _ Info, _ error) { late = d.Hold() }
+	s := open(t, o)
+	d, err := s.Create(Name{"link", "a"}, 1, Attr{New: true})
+	must(t, err)
+	f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+	if _, err := d.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(late, syscall.ESTALE) {
+		t.Fatalf("opened: %v", late)
 	}
 }

@@ -22,7 +22,7 @@
 // file: whatever a kill or a power cut did to the file, what is wrong is sent again.
 //
 // The record becomes durable with the first Sync, and stays so. Before that it survives a kill, and after a power cut
-// nothing was promised. What cannot be read is set aside (.aside), never dropped: only a draft whose object the
+// nothing was promised, and it overwrites nothing. What cannot be read is set aside (.aside), never dropped: only a draft whose object the
 // bucket has, or that was removed, goes.
 //
 // A Seed has the bytes of the object that was published last, for caches, as long as the file has them: each part is compared with

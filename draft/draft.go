@@ -103,6 +103,7 @@ type Draft struct {
 	removed  bool      // never published, and no files any more, unless it is held
 	held     bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
 	nameless bool      // another draft has its name; its files stay
+	replaced bool      // removed, since another draft began under its name: whoever writes on would do so into no file
 	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone     bool      // published, and no files any more
 	back     bool      // moving is the old key, since the rename failed
@@ -159,10 +160,14 @@ type Draft struct {
 // ErrRemoved says that a draft was removed or replaced, and is not published.
 var ErrRemoved = errors.New("the draft was removed") // not fs.ErrNotExist: that is an upload's
 
-// Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found.
+// Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found, or was
+// removed while nobody held it.
 func (d *Draft) Hold() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.removed && !d.held && d.users == 0 { // though a publish may have the file open still
+		return syscall.ESTALE
+	}
 	if err := d.pinLocked(); err != nil {
 		return err
 	}
@@ -222,7 +227,8 @@ func (d *Draft) leave(of *int) {
 			s.log("close draft %s: %v", d.name.Key, err)
 		}
 		if going = d.seeds == 0 && !d.removed && !d.gone && d.isCleanLocked() && d.state == Published; going {
-			d.gone, left = true, len(d.abort)+len(d.begins) > 0
+			// What was sent ahead since may have been cut off again.
+			d.gone, left = true, d.up != nil || len(d.abort)+len(d.begins) > 0
 			d.removed = left // its record stays until they are aborted
 			s.unnameLocked(d)
 		}
@@ -296,7 +302,16 @@ func (d *Draft) fileLocked() (f *os.File, done func(), err error) {
 	}, nil
 }
 
-// WriteAt is one pwrite. Its error is Room's or the disk's; what was written before it counts.
+// changingLocked is fileLocked for who changes the bytes.
+func (d *Draft) changingLocked() (f *os.File, done func(), err error) {
+	if d.replaced {
+		return nil, nil, syscall.ESTALE
+	}
+	return d.fileLocked()
+}
+
+// WriteAt is one pwrite. Its error is Room's or the disk's, or syscall.ESTALE if Create or Change has replaced the draft; what was
+// written before it counts.
 func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 	switch {
 	case off < 0 || off > math.MaxInt64-int64(len(p)):
@@ -310,7 +325,7 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 		}
 	}
 	d.mu.Lock()
-	f, done, err := d.fileLocked()
+	f, done, err := d.changingLocked()
 	if err != nil {
 		d.mu.Unlock()
 		return 0, err
@@ -399,8 +414,8 @@ func (d *Draft) Read(ctx context.Context, p []byte, off int64) (n int, err error
 		case !errors.Is(failed, hearth.ErrStale):
 			return 0, failed
 		case !same: // it was published meanwhile
-		case pending: // it was, perhaps, by the process before
-			if _, asked := d.Publish(ctx); asked != nil {
+		case pending: // it was, perhaps, and nobody has heard of it
+			if asked := d.ask(ctx); asked != nil {
 				return 0, errors.Join(failed, asked)
 			}
 		default:
@@ -450,7 +465,7 @@ func (d *Draft) Truncate(size int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, done, err := d.fileLocked()
+	f, done, err := d.changingLocked()
 	if err != nil {
 		return err
 	}
@@ -676,6 +691,9 @@ func (d *Draft) vanish() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.s.settleLocked(d)
+	if left { // for Clean: whoever has busy now may have nothing at the origin, and the record stays
+		d.s.drafts[d] = struct{}{}
+	}
 	return nil
 }
 

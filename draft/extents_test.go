@@ -226,6 +226,9 @@ func TestChangesOfAnObject(t *testing.T) {
 				}
 				_, err := d.Publish(t.Context())
 				f.meets = nil
+				if err != nil { // it is kept
+					synced, durable = slices.Clone(want), true
+				}
 				if rapid.Bool().Draw(rt, "killed then") {
 					if !restart(false) {
 						rt.Fatal("the draft is gone")
@@ -312,5 +315,134 @@ func TestExtents(t *testing.T) {
 	}
 	if got := e.holes(extent{60, 650}); !slices.Equal(got, []extent{{60, 100}, {600, 650}}) {
 		t.Fatal(got)
+	}
+}
+
+func TestAPowerCutInAPublishDeletesNothing(t *testing.T) {
+	// A draft of an object is being published, without a Sync, when the power fails: before the request, or once the bucket has the new
+	// object, and the record does not tell of it. The draft is gone then, and the bucket keeps what it has, the old or the new one.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		o := changing(t.TempDir(), f)
+		o.boot = []byte{1}
+		s := open(t, o)
+		old := content(size, 1)
+		d := changed(t, s, f, "a", slices.Clone(old))
+		write(t, d, []byte("new"), 3)
+		want := slices.Clone(old)
+		copy(want[3:], "new")
+		var dir string
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			if verb == "Put" || verb == "Complete" {
+				dir = copied(t, s)
+			}
+			return works
+		}
+		published(t, d)
+		f.meets = nil
+		d.Release()
+		defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+		o = changing(dir, f)
+		o.boot = []byte{2}
+		s = open(t, o)
+		must(t, s.Clean(t.Context()))
+		f.has(t, "a", want)
+		f.clean(t)
+		if left := files(t, s); len(s.All()) > 0 || len(left) > 0 {
+			t.Fatalf("left %q, %+v", left, s.All())
+		}
+	}
+}
+
+func TestWhatIsKeptOutlivesTheMachine(t *testing.T) {
+	// The close of a draft of an object failed, so that it is kept: since the bucket is down, or as a conflict. Nobody has called Sync,
+	// and the machine is started again: it is there with its bytes.
+	for _, how := range []string{"down", "conflict"} {
+		f, dir := newFake(part), t.TempDir()
+		o, _ := conflicts(changing(dir, f))
+		o.boot = []byte{1}
+		s := open(t, o)
+		want := content(100, 1)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("new"), 3)
+		copy(want[3:], "new")
+		base := f.objects["a"]
+		switch how {
+		case "down":
+			f.meets = func(string, *hearth.Upload) fault { return fails }
+		case "conflict":
+			f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+		}
+		if _, err := d.Publish(t.Context()); err == nil {
+			t.Fatal("published")
+		}
+		f.meets = nil
+		d.Release()
+		must(t, s.Close())
+		o, _ = conflicts(changing(dir, f))
+		o.boot = []byte{2}
+		s = open(t, o)
+		d, there := s.ID(1)
+		if !there {
+			t.Fatalf("%s: it is gone", how)
+		}
+		f.objects["a"] = base // where the cache has it
+		reads(t, d, want)
+	}
+}
+
+func TestATruncationThatAKillBrokeOff(t *testing.T) {
+	// A kill between the truncation of the file and its row: what is grown again later is zeros, over another kill, too, and never the base's.
+	f, dir := newFake(part), t.TempDir()
+	s := open(t, changing(dir, f))
+	d := changed(t, s, f, "a", content(100, 1))
+	write(t, d, []byte("x"), 0)
+	must(t, os.Truncate(d.Info().File, 10))
+	must(t, s.Close())
+	s = open(t, changing(dir, f))
+	d, _ = s.ID(1)
+	must(t, d.Truncate(50))
+	want := append(append([]byte("x"), content(10, 1)[1:]...), make([]byte, 40)...)
+	reads(t, d, want)
+	must(t, s.Close())
+	s = open(t, changing(dir, f))
+	d, _ = s.ID(1)
+	reads(t, d, want)
+}
+
+func TestAReadPublishesNothing(t *testing.T) {
+	// A close got no answer, though the bucket has the object by now. Who writes on and reads what is the base's gets it from that
+	// one, and what was not closed stays here.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		s := open(t, changing(t.TempDir(), f))
+		want := content(size, 1)
+		d := changed(t, s, f, "a", slices.Clone(want))
+		write(t, d, []byte("closed"), 3)
+		copy(want[3:], "closed")
+		down := false
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			switch {
+			case down:
+				return fails
+			case verb == "Put" || verb == "Complete":
+				down = true
+				return lost
+			}
+			return works
+		}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrUnanswered) {
+			t.Fatal(err)
+		}
+		f.meets = nil
+		closed := slices.Clone(want)
+		write(t, d, []byte("half"), 50)
+		copy(want[50:], "half")
+		reads(t, d, want)
+		f.has(t, "a", closed)
+		published(t, d)
+		f.has(t, "a", want)
+		f.clean(t)
+		d.Release()
 	}
 }

@@ -144,8 +144,9 @@ func (d *Draft) fail(err error) error {
 	removed := d.removed
 	d.setLocked(state, err.Error())
 	d.mu.Unlock()
-	if !removed {
-		if saved := d.save(false); saved != nil {
+	if !removed { // the caller is told that it is kept: over a power cut, too
+		saved := d.syncBytes()
+		if saved = errors.Join(saved, d.save(saved == nil)); saved != nil {
 			d.s.log("%v", saved)
 		}
 	}
@@ -192,6 +193,8 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 		switch {
 		case errors.Is(err, hearth.ErrStale) && d.base != nil: // it is gone, so that the name has another object
 			return hearth.Object{}, errors.Join(fmt.Errorf("%w: %w", hearth.ErrConflict, err), d.giveUp(ctx, up))
+		case errors.Is(err, hearth.ErrStale): // of what a conflict had begun with nobody has all
+			return hearth.Object{}, errors.Join(err, d.giveUp(ctx, up))
 		case err != nil:
 			return hearth.Object{}, err
 		case !again:
@@ -400,6 +403,18 @@ func (d *Draft) settle(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	return nil
+}
+
+// ask is settle for who reads, and has nothing to be sent.
+func (d *Draft) ask(ctx context.Context) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	if d.pending == nil { // a publish has ended meanwhile
+		return nil
+	}
+	return d.settle(ctx)
 }
 
 // done notes that an attempt made an object.

@@ -591,3 +591,35 @@ func TestWritersBesidePublishes(t *testing.T) {
 	whole(last)
 	d.Release()
 }
+
+func TestTheUploadOfWhatWasUndone(t *testing.T) {
+	// More was written since the publish, sent ahead, and cut off again; then the node ended. The next one finds that the bucket has
+	// the file, and leaves no upload.
+	f, dir := newFake(1<<20), t.TempDir()
+	s := open(t, options(dir, f))
+	d := create(t, s, "a", 1)
+	must(t, d.Hold())
+	write(t, d, []byte("x"), 0)
+	published(t, d)
+	sent := make(chan struct{}, 100)
+	f.meets = func(verb string, _ *hearth.Upload) fault {
+		if verb == "PutPart" {
+			sent <- struct{}{}
+		}
+		return works
+	}
+	for i := range int64(24) {
+		write(t, d, content(1<<20, 1), 1+i<<20)
+	}
+	<-sent
+	must(t, d.Truncate(1))
+	must(t, s.Close())
+	s = open(t, options(dir, f))
+	d, _ = s.ID(1)
+	published(t, d)
+	must(t, s.Clean(t.Context()))
+	f.clean(t)
+	if left := files(t, s); len(left) > 0 {
+		t.Fatalf("left %q", left)
+	}
+}

@@ -370,7 +370,7 @@ func (d *Draft) unpublish() *hearth.Object {
 	defer d.mu.Unlock()
 	o := d.base
 	if o != nil {
-		d.unwritten, d.base, d.published, d.told, d.clean = o, nil, nil, nil, 0
+		d.unwritten, d.base, d.published, d.told, d.clean, d.anew = o, nil, nil, nil, 0, false
 		d.setLocked(Staged, "")
 	}
 	return o

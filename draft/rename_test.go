@@ -458,3 +458,35 @@ func TestAPublishThatWaitedForARename(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestWhatWasEmptiedInARenameThatFailed(t *testing.T) {
+	// A file of a directory is emptied once the directory's rename has published it, and then that is taken back. Renamed onto nothing
+	// alone, it does not replace what somebody else has made there.
+	f := newFake(part)
+	s := open(t, staging(options(t.TempDir(), f)))
+	create(t, s, "d.tmp/", 1)
+	d, last := create(t, s, "d.tmp/a", 2), create(t, s, "d.tmp/b", 3)
+	must(t, errors.Join(d.Hold(), last.Hold()))
+	write(t, d, []byte("text"), 0)
+	write(t, last, []byte("last"), 0)
+	f.meets = func(verb string, u *hearth.Upload) fault {
+		if verb == "Put" && u.Key == "d/b" {
+			must(t, d.Truncate(0))
+			return fails
+		}
+		return works
+	}
+	all := func(Info) bool { return true }
+	unwrite := func(ctx context.Context, o hearth.Object) error { return f.Delete(ctx, o.Key, o.ETag) }
+	if err := s.RenameDir(t.Context(), Name{"link", "d.tmp/"}, Name{"link", "d/"}, all, unwrite); err == nil {
+		t.Fatal("renamed")
+	}
+	f.meets = nil
+	f.objects["x"] = fakeObject{[]byte("theirs"), "x", ""}
+	if err := d.Rename(t.Context(), Name{"link", "x"}, true, true); !errors.Is(err, hearth.ErrConflict) {
+		t.Errorf("%v", err)
+	}
+	f.has(t, "x", []byte("theirs"))
+	d.Release()
+	last.Release()
+}

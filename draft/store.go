@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -230,10 +231,20 @@ func (s *Store) take(dir string, e entry) {
 	// Of what was not synced nothing is sure after a power cut, not even the size. What was promised the bucket has.
 	rebooted := len(r.Boot) > 0 && !bytes.Equal(r.Boot, s.boot)
 	d.removed = d.removed || rebooted && !r.Durable && (r.Base != nil || r.Under != nil)
+	if rebooted && !r.Durable && !d.removed {
+		// The disk may have any part of it, and the bucket all: a close may have answered before the disk had the record of that. So it
+		// overwrites nothing, and no token is used again.
+		random := make([]byte, 8)
+		_, _ = rand.Read(random) // it never fails
+		d.pending, d.attr.New, d.seq = nil, true, binary.LittleEndian.Uint64(random)>>1
+	}
 	held := r.State == removed && e.data != nil && !rebooted && s.ids[r.ID] == nil // by whoever had it open
 	if r.Over > 0 && e.data != nil && (!d.removed || held) {
-		d.began, d.ext = r.Over, newExtents(min(r.Over, e.data.Size()))
+		d.began, d.ext = r.Over, newExtents(r.Over)
 		err := d.ext.load(d.path(extentsName), rebooted)
+		if err == nil { // a truncation that was broken off has no row yet
+			err = d.noteLocked(func(journal *os.File) error { return d.ext.shrink(journal, e.data.Size()) })
+		}
 		switch lost := err != nil || d.under == nil; {
 		case lost && held:
 			held = false
@@ -257,6 +268,9 @@ func (s *Store) take(dir string, e entry) {
 		return
 	}
 	if d.removed {
+		if r.State != removed { // nobody removed it: what its attempt has made stays, since a close may have answered for that
+			d.pending = nil
+		}
 		if err := d.eraseBytes(); err != nil {
 			s.log("remove a removed draft's data: %v", err)
 		}
@@ -348,10 +362,10 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 	if err == nil {
 		old, err = s.freeLocked(n, id)
 	}
+	if err == nil && old != nil && !s.replaceLocked(old) {
+		err = syscall.EEXIST // it was written just now
+	}
 	if err == nil {
-		if old != nil { // whoever has it open goes on with it; the bucket has it under this name until the new one is published
-			s.removeLocked(old)
-		}
 		s.nameLocked(d)
 		s.ids[id], s.drafts[d] = d, struct{}{}
 	}
@@ -366,6 +380,20 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 		}
 	}
 	return d, nil
+}
+
+// replaceLocked removes a published draft whose name a new one gets, unless it has something that was not published. Whoever has it
+// open reads on; the bucket has it under this name until the new one is published.
+func (s *Store) replaceLocked(old *Draft) bool {
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if !old.isCleanLocked() {
+		return false
+	}
+	s.unnameLocked(old)
+	old.removed, old.replaced = true, true
+	old.stopLocked()
+	return true
 }
 
 // freeLocked tells whether a new draft may have a name and an id. old is the published draft that gives the name up.

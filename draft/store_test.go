@@ -683,3 +683,100 @@ func TestARenameThatWasBrokenOff(t *testing.T) {
 		}
 	}
 }
+
+func TestAWriterWhoseDraftWasReplaced(t *testing.T) {
+	// A file is open and published; somebody else replaces the object, and a second writer here changes that one. The first one's next
+	// write is refused: it would be in no file, and no close would tell.
+	f := newFake(part)
+	s := open(t, changing(t.TempDir(), f))
+	d := changed(t, s, f, "a", content(100, 1))
+	write(t, d, []byte("first"), 0)
+	published(t, d)
+	other := []byte("theirs")
+	f.objects["a"] = fakeObject{other, etagOf(other), ""}
+	o := f.object("a")
+	o.Link = "link"
+	e, err := s.Change(&o, 2, Attr{})
+	must(t, err)
+	must(t, e.Hold())
+	if n, err := d.WriteAt([]byte("lost"), 100); n != 0 || !errors.Is(err, syscall.ESTALE) {
+		t.Fatalf("wrote %d: %v", n, err)
+	}
+	if err := d.Truncate(0); !errors.Is(err, syscall.ESTALE) {
+		t.Fatalf("truncated: %v", err)
+	}
+	write(t, e, []byte("ours"), 0)
+	published(t, e)
+	f.has(t, "a", []byte("oursrs"))
+	d.Release()
+	e.Release()
+	if left := files(t, s); len(left) > 0 {
+		t.Fatalf("left %q", left)
+	}
+}
+
+func TestAPowerCutLeavesNothingThatOverwrites(t *testing.T) {
+	// A file that nobody has synced is written, and a close answers. Then the power fails, and of what was on the disk before the close, or
+	// while it was sent, the disk has the record and the beginning of the bytes. That is not published over what the bucket has.
+	for _, size := range []int{100, 3 * part} {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		o.boot = []byte{1}
+		s := open(t, o)
+		d := create(t, s, "a", 1)
+		must(t, d.Hold())
+		want := content(size, 1)
+		write(t, d, want, 0)
+		dirs := []string{copied(t, s)}
+		f.meets = func(verb string, _ *hearth.Upload) fault {
+			if verb == "Put" || verb == "Complete" {
+				dirs = append(dirs, copied(t, s))
+			}
+			return works
+		}
+		published(t, d)
+		f.meets = nil
+		d.Release()
+		for i, dir := range dirs {
+			t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
+			o, _ := conflicts(options(dir, f))
+			o.boot = []byte{2}
+			s := open(t, o)
+			must(t, s.Close()) // it was started once before
+			d, _ := s.ID(1)
+			must(t, os.Truncate(d.Info().File, 10))
+			s = open(t, o)
+			d, _ = s.ID(1)
+			if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) || d.Info().Key != "a.conflict" {
+				t.Errorf("%d bytes, step %d: %v, %+v", size, i, err, d.Info())
+			}
+			must(t, s.Clean(t.Context()))
+			f.has(t, "a", want)
+		}
+		f.clean(t)
+	}
+}
+
+func TestWhatIsReplacedBesideAPublishIsRemoved(t *testing.T) {
+	// A published draft is replaced while its publish still tells of it: nothing is left of it once that has ended.
+	f := newFake(part)
+	o := options(t.TempDir(), f)
+	tells, goes := make(chan struct{}), make(chan struct{})
+	o.Published = func(*Draft, hearth.Object) { close(tells); <-goes }
+	s := open(t, o)
+	d := create(t, s, "a", 1)
+	write(t, d, []byte("x"), 0)
+	ended := make(chan error)
+	go func() {
+		_, err := d.Publish(t.Context())
+		ended <- err
+	}()
+	<-tells
+	create(t, s, "a", 2)
+	close(goes)
+	must(t, <-ended)
+	must(t, s.Clean(t.Context()))
+	if left := files(t, s); len(left) != 2 || len(s.All()) != 1 || len(s.all()) != 1 {
+		t.Fatalf("left %q, %+v", left, s.All())
+	}
+}

@@ -93,11 +93,12 @@ type taken struct {
 	gen   uint64
 }
 
-// takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base.
+// takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base. The bucket has not
+// got that of a conflict any more.
 func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
 	t := &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.under}
 	h := newHasher()
-	if copies && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n}) {
+	if copies && d.base != nil && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n}) {
 		h.skip(t.holes[0])
 		t.sum = h.sum()
 		return t, nil
@@ -233,7 +234,7 @@ func (d *Draft) beginOne(ctx context.Context, up hearth.Uploader, key string, si
 	u := &upload{uploadRef: uploadRef{Key: []byte(key)}, token: d.token(), partSize: up.PartSize(size), parts: map[int64]*sentPart{}, known: true}
 	d.mu.Lock()
 	d.begins = append(slices.Clone(d.begins), begin{[]byte(key), d.s.o.Now()})
-	u.copies = d.ext != nil && d.ext.over > 0
+	u.copies = d.base != nil && d.ext != nil && d.ext.over > 0
 	d.mu.Unlock()
 	if err := d.save(false); err != nil {
 		return nil, err
@@ -499,8 +500,7 @@ func (d *Draft) look(u *upload, n int64) (missing []*taken, a *attempt, kept map
 
 // ahead begins to send a draft's parts, if nothing else is done with it.
 func (s *Store) ahead(d *Draft) {
-	key := d.aheadKey()
-	if s.o.Uploader == nil || key == "" || !s.begin() {
+	if s.o.Uploader == nil || d.aheadKey() == "" || !s.begin() {
 		return
 	}
 	go func() {
@@ -519,6 +519,10 @@ func (s *Store) ahead(d *Draft) {
 			return
 		}
 		defer end()
+		key := d.aheadKey() // it may have another name by now
+		if key == "" {
+			return
+		}
 		if err := d.sendAhead(ctx, key); err != nil && ctx.Err() == nil {
 			// Publish sends what is missing, and has an error that somebody hears.
 			s.log("send parts of %s ahead: %v", d.Info().Key, err)
@@ -526,10 +530,13 @@ func (s *Store) ahead(d *Draft) {
 	}()
 }
 
-// aheadKey is the key that the draft will have at the bucket. "" means that nobody knows.
+// aheadKey is the key that the draft will have at the bucket. "" means that nobody knows, or that it is a conflict, which is not sent.
 func (d *Draft) aheadKey() string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	if d.beside {
+		return ""
+	}
 	if d.s.o.Staged != nil {
 		if staged, final := d.s.o.Staged(d.name); staged {
 			return final

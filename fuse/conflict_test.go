@@ -124,3 +124,33 @@ func TestADirectoryAppearsBesideADraft(t *testing.T) {
 	w.theirs("d.tmp")
 	w.is("names", w.names(1), "a%F a/ c/ d.tmp/")
 }
+
+func TestTwoWritersOfTwoVersions(t *testing.T) {
+	// Another node replaces a file that is open here. Who opens its name then has the other's, and cannot write that as long as this one
+	// has something that is not published: ESTALE. After a close they may, and the first one's next write is refused.
+	w := newWriter(t)
+	node, handle := w.made("a", "mine")
+	w.is("close", w.flush(node), ok)
+	w.theirs("a")
+	id := w.look("a")
+	if id == node || id == 0 {
+		t.Fatalf("the name has node id %d", id)
+	}
+	w.is("write", w.put(node, 4, "!"), ok)
+	_, e := w.open(id, syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("empty the other's", e, syscall.ESTALE)
+	other, e := w.open(id, syscall.O_WRONLY)
+	w.is("open the other's", e, ok)
+	w.is("write the other's", w.put(id, 0, "T"), syscall.ESTALE)
+	w.is("close", w.flush(node), syscall.ESTALE)
+	w.is("write the other's", w.put(id, 0, "T"), ok)
+	w.is("close", w.flush(id), ok)
+	w.is("the bucket has", w.bucket.has("a"), "Theirs")
+	w.theirs("a")
+	next, e := w.open(w.look("a"), syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("empty the next", e, ok)
+	w.is("write on", w.put(id, 0, "X"), syscall.ESTALE)
+	w.release(w.look("a"), next)
+	w.release(id, other)
+	w.release(node, handle)
+}

@@ -127,10 +127,7 @@ func (f *fileSystem) empty(ctx context.Context, id uint64) (*draft.Draft, error)
 	}
 	o, now := &rec.node.Object, time.Now()
 	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
-	if err == nil {
-		f.records.drop(id)
-	}
-	return d, err
+	return d, f.began(id, err)
 }
 
 // change begins a draft of the tree's file in its place, whose bytes it has until they are written.
@@ -141,13 +138,18 @@ func (f *fileSystem) change(ctx context.Context, id uint64) (*draft.Draft, error
 	}
 	o := &rec.node.Object
 	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
+	return d, f.began(id, err)
+}
+
+// began is the end of empty and change.
+func (f *fileSystem) began(id uint64, err error) error {
 	switch {
 	case errors.Is(err, syscall.EEXIST): // its name is another file's by now
-		return nil, fmt.Errorf("write a file that has lost its name: %w", syscall.ESTALE)
+		return fmt.Errorf("write a file that has lost its name: %w", syscall.ESTALE)
 	case err == nil:
 		f.records.drop(id)
 	}
-	return d, err
+	return err
 }
 
 // releasePlain answers a RELEASE of a writable mount. What was not published by close(2), since nothing was written or it came

@@ -387,8 +387,8 @@ func (n *Node) uncover(ctx context.Context, i *draft.Info) {
 // dropAside removes the files of a draft that was set aside. That somebody removed them by hand is no error.
 func (n *Node) dropAside(x *status.Draft) error {
 	base := strings.TrimSuffix(x.File, ".data"+asideTag)
-	for _, name := range []string{base + ".data" + asideTag, base + ".json" + asideTag} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, ext := range []string{".extents", ".data", ".json"} {
+		if err := os.Remove(base + ext + asideTag); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("drop %s: %w", x.File, err)
 		}
 	}

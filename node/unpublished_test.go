@@ -234,8 +234,10 @@ func TestDraftsThatWereSetAsideAreDropped(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(strings.TrimSuffix(file, ".data")+".json", []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, ext := range []string{".json", ".extents"} { // the latter as of a file that was changed in place
+		if err := os.WriteFile(strings.TrimSuffix(file, ".data")+ext, []byte("nonsense"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n = start(t, "", c.with)
 	all := client(t, n)
