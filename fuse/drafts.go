@@ -119,10 +119,15 @@ func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespac
 		return node(&i), nil
 	}
 	n, err := t.lookup(ctx, dir, name)
-	if err == nil && !n.Dir && n.Object.Version == i.Object.Version {
-		return node(&i), nil
+	if now := d.Info(); err == nil && !n.Dir && (isOf(&n, &i) || isOf(&n, &now)) {
+		return node(&now), nil
 	}
 	return n, err
+}
+
+// isOf reports whether the tree's file is what was published of a draft. The tree hears of that before the draft does.
+func isOf(n *namespace.Node, i *draft.Info) bool {
+	return i.Object != nil && n.Object.Version == i.Object.Version || i.Base != nil && n.Object.Version == i.Base.Version
 }
 
 // node is a draft's. It may be believed for no time: it changes as it is written.
@@ -192,7 +197,7 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 			return true // a directory here has its name
 		}
 		if len(ours) > 0 && ours[0].Key == key {
-			if i := ours[0]; i.Object == nil || !n.Dir && i.Object.Version == n.Object.Version {
+			if i := ours[0]; i.Object == nil || !n.Dir && isOf(&n, &i) {
 				name := n.Name // beside a directory it is another one
 				n = node(&i)
 				n.Name = name
