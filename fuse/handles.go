@@ -55,10 +55,14 @@ func purpose(flags uint32) int32 {
 func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Object) (d *draft.Draft, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if begun, ok := h.drafts.ID(id); ok { // by another request
+		if base == nil {
+			err = begun.Truncate(0)
+		}
+		return begun, err
+	}
 	if base == nil {
 		d, err = h.drafts.Create(at, id, a)
-	} else if begun, ok := h.drafts.ID(id); ok { // by another WRITE
-		return begun, nil
 	} else {
 		d, err = h.drafts.Change(base, id, a)
 	}

@@ -26,3 +26,16 @@ func TestANameIsItsDraftsWhileThatIsPublished(t *testing.T) {
 	}
 	w.release(node, handle)
 }
+
+func TestTwoOpensEmptyAFile(t *testing.T) {
+	// Two opens with O_TRUNC, or one and a first write, meet: the second finds the other's draft, and empties it.
+	w := newWriter(t)
+	node, _ := w.opened("a", "hello", syscall.O_RDWR)
+	w.is("write", w.put(node, 0, "J"), ok)
+	for range 2 {
+		if _, err := w.empty(node); err != nil {
+			t.Error(err)
+		}
+		w.is("read", w.read(node), "")
+	}
+}
