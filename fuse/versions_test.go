@@ -1,8 +1,12 @@
 package fuse
 
 import (
+	"context"
+	"strings"
 	"syscall"
 	"testing"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hearthfs/hearth/namespace"
 )
@@ -38,4 +42,66 @@ func TestTwoOpensEmptyAFile(t *testing.T) {
 		}
 		w.is("read", w.read(node), "")
 	}
+}
+
+func TestAWriterWhoseFileIsReplacedWritesNowhere(t *testing.T) {
+	// A file that is open for writing, and was not written, is renamed over: what its writer then writes, even into what it has emptied,
+	// is as in an unlinked file, and the new one stays.
+	for _, from := range []string{"new", "new.tmp"} {
+		for _, empties := range []bool{false, true} {
+			w := newWriter(t)
+			node, handle := w.opened("a", "hello", syscall.O_RDWR)
+			fresh, h := w.made(from, "fresh")
+			w.is("close", w.flush(fresh), ok)
+			w.release(fresh, h)
+			w.is("rename over", w.rename(from, "a", 0, 0), ok)
+			if empties {
+				w.is("ftruncate", w.set(node, gofuse.FATTR_SIZE, 0, 0), ok)
+			}
+			w = w.next()
+			w.is("write", w.put(node, 0, "old"), ok)
+			if empties { // else the rest is of what the bucket has not any more
+				w.is("read", w.read(node), "old")
+			}
+			w.is("close", w.flush(node), ok)
+			w.release(node, handle)
+			w.is("published behind", w.published(), "")
+			w.is("the bucket has", w.bucket.has("a"), "fresh")
+			w.is("drafts", len(w.drafts.All()), 0)
+		}
+	}
+}
+
+func TestAFileIsWrittenWhileItIsRenamed(t *testing.T) {
+	// Whoever has a file of the bucket open begins to write it while the bucket copies it to another name: that is what the close writes.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if strings.HasPrefix(request, "COPY") {
+			w.is("write", w.put(node, 0, "J"), ok)
+		}
+		return nil
+	}
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.bucket.meets = nil
+	w.is("close", w.flush(node), ok)
+	w.is("the bucket has", w.bucket.has("b"), "Jello")
+	w.is("the bucket has", w.bucket.has("a"), "none")
+	w.release(node, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+}
+
+func TestAnothersObjectIsRenamedWhileOursIsOpen(t *testing.T) {
+	// Another node replaces a file that is open here, and published: mv takes what the name shows. What is written here is a conflict.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w.is("write", w.put(node, 5, "!"), ok)
+	w.is("close of another descriptor", w.flush(node), ok)
+	w.theirs("a")
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("b"), "theirs")
+	w.is("write", w.put(node, 6, "!"), ok)
+	w.is("close", w.flush(node), syscall.ESTALE)
+	w.is("what is kept", w.look("a.conflict"), node)
+	w.release(node, handle)
 }

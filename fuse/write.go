@@ -432,8 +432,8 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	return f.remove(ctx, at.Link, at.Key)
 }
 
-// orphan begins the draft of a file that somebody has open for writing and that is about to lose its name: what is written then is
-// published nowhere.
+// orphan begins the draft of a file that somebody has open for writing and that is about to lose its name, to a rename or to nobody:
+// what is written then goes with the name, or is published nowhere.
 func (f *fileSystem) orphan(ctx context.Context, dir uint64, name string) *draft.Draft {
 	n, err := f.write.lookup(ctx, dir, name)
 	if err != nil || n.Dir || !f.handles.written(n.ID) {
