@@ -584,6 +584,12 @@ func (d *Draft) isPublished() bool {
 	return d.isCleanLocked()
 }
 
+func (d *Draft) isOpen() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.users > 0
+}
+
 func (d *Draft) allocated() int64 {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

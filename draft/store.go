@@ -349,7 +349,12 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 		old, err = s.freeLocked(n, id)
 	}
 	if err == nil {
-		if old != nil { // whoever has it open goes on with it; the bucket has it under this name until the new one is published
+		// The bucket has it under this name until the new one is published. Whoever has it open goes on with it; what they write may
+		// be of the object that the bucket has still, or is a conflict.
+		if old != nil && old.isOpen() {
+			s.unnameLocked(old)
+			old = nil
+		} else if old != nil {
 			s.removeLocked(old)
 		}
 		s.nameLocked(d)

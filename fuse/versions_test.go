@@ -105,3 +105,31 @@ func TestAnothersObjectIsRenamedWhileOursIsOpen(t *testing.T) {
 	w.is("what is kept", w.look("a.conflict"), node)
 	w.release(node, handle)
 }
+
+func TestTwoVersionsHaveWriters(t *testing.T) {
+	// Somebody has a file open, another node replaces it, and somebody opens that. Whoever of the two begins to write last takes nothing
+	// from the other: the bucket gets what is of its version, and the close of the old one is ESTALE.
+	for _, written := range []bool{false, true} {
+		w := newWriter(t)
+		old, first := w.opened("a", "hello", syscall.O_RDWR)
+		if written {
+			w.is("write of the old one", w.put(old, 5, "!"), ok)
+			w.is("close of another descriptor", w.flush(old), ok)
+		}
+		w.theirs("a")
+		node := w.look("a")
+		second, errno := w.open(node, syscall.O_RDWR)
+		w.is("open", errno, ok)
+		w.is("write", w.put(node, 6, "1"), ok)
+		w.is("close of another descriptor", w.flush(node), ok)
+		w.is("write of the old one", w.put(old, 0, "J"), ok)
+		w.is("write", w.put(node, 7, "2"), ok)
+		w.is("close of the old one", w.flush(old), syscall.ESTALE)
+		w.is("close", w.flush(node), ok)
+		w.is("the bucket has", w.bucket.has("a"), "theirs12")
+		w.release(node, second)
+		w.is("what is kept", w.look("a.conflict"), old)
+		w.release(old, first)
+		w.is("drafts", len(w.drafts.All()), 1)
+	}
+}
