@@ -2,9 +2,9 @@ package fuse
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -12,8 +12,8 @@ import (
 
 // handles are the open files of a writable mount. Each holds its node's draft, if there is one: a file that begins to be written
 // is a draft for all who have it open. A handle is the number of a row in the table, so that the process that takes the mount
-// over knows of it, and a number that tells the open from others that had that row: the kernel may ask for a RELEASE a second time
-// (FUSE_UNIQUE_RESEND) when the row is another open's.
+// over knows of it, and the number of the kernel's request, which tells the open from others that had that row: the kernel may ask a
+// second time (FUSE_UNIQUE_RESEND) for a RELEASE when the row is another open's, and for an open that has its row.
 type handles struct {
 	drafts *draft.Store
 	table  *table
@@ -22,7 +22,6 @@ type handles struct {
 	open    map[uint64]int  // how often, by node
 	writers map[uint64]int  // how often for writing, by node
 	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
-	opens   uint32          // of the last open
 }
 
 // The value of a row says what a file is open for, and which open it is.
@@ -78,15 +77,16 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	return d, nil
 }
 
-// add is an open more of a node. An error says that its draft has just gone.
-func (h *handles) add(node uint64, flags uint32) (handle uint64, err error) {
-	h.mu.Lock()
-	if h.opens == 0 { // not where another process has begun
-		h.opens = uint32(time.Now().UnixMilli())
+// add is an open more of a node, by a request of the kernel. An error says that its draft has just gone.
+func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, err error) {
+	x := tableRow{node, held, int32(uint32(unique>>1)*(purposes+1)) | purpose(flags)} // the lowest bit is not a request's
+	if resent(unique) {
+		if rows, err := h.table.read(); err == nil {
+			if row := slices.Index(rows, x); row >= 0 { // the process before has counted it, and did not answer
+				return handleOf(row, x), nil
+			}
+		}
 	}
-	h.opens++
-	x := tableRow{node, held, int32(h.opens*(purposes+1)) | purpose(flags)}
-	h.mu.Unlock()
 	row := h.table.put(x) // before the answer
 	if err := h.inherit(x); err != nil {
 		h.table.clear(row)

@@ -133,3 +133,24 @@ func TestTwoVersionsHaveWriters(t *testing.T) {
 		w.is("drafts", len(w.drafts.All()), 1)
 	}
 }
+
+func TestAnOpenThatComesAgainIsOne(t *testing.T) {
+	// A process ends after it has noted an open and before its answer, and the kernel asks the next one: there is one open, and once that
+	// is released the draft goes, and truncate(2) is in the bucket when it answers.
+	w := newWriter(t)
+	w.tree.putObject(w.bucket.put("a", "hello"), 0)
+	node := w.look("a")
+	var out gofuse.OpenOut
+	in := &gofuse.OpenIn{InHeader: gofuse.InHeader{NodeId: node, Unique: 8}, Flags: syscall.O_RDWR}
+	w.is("open", w.Open(nil, in, &out), ok)
+	w = w.next()
+	in.Unique |= 1 << 63
+	w.is("open again", w.Open(nil, in, &out), ok)
+	w.is("rows", w.held(node), 1)
+	w.is("write", w.put(node, 0, "J"), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, out.Fh)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("truncate", w.set(w.look("a"), gofuse.FATTR_SIZE, 2, 0), ok)
+	w.is("the bucket has", w.bucket.has("a"), "Je")
+}

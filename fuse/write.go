@@ -46,7 +46,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 		// Nobody has it open: the handle is that of an answer that has not arrived.
 		f.handles.forget(n.ID, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
 	}
-	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags); err != nil {
+	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags, in.Unique); err != nil {
 		return f.failed(r, err)
 	}
 	f.enter(&n, &out.EntryOut)
@@ -98,7 +98,7 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 			return err
 		}
 	}
-	handle, err := f.handles.add(in.NodeId, in.Flags)
+	handle, err := f.handles.add(in.NodeId, in.Flags, in.Unique)
 	if err != nil {
 		return err
 	}
