@@ -202,7 +202,8 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	defer r.finish()
 	id := f.toTree(in.NodeId)
 	now := time.Now()
-	if rec, ok := f.records.get(id); ok && now.Before(rec.until) {
+	rec, known := f.records.get(id)
+	if known && now.Before(rec.until) {
 		out.SetTimeout(rec.until.Sub(now))
 		f.attr(&rec.node, &out.Attr)
 		return gofuse.OK
@@ -211,7 +212,9 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	if err != nil {
 		return f.status(r, err)
 	}
-	if !n.Dir && !isOfDraft(&n) {
+	if known && f.write == nil && n.Object.Version != rec.node.Object.Version {
+		n = rec.node // a writable mount beside has changed the file in place: who has it open here goes on with the old one
+	} else if !n.Dir && !isOfDraft(&n) {
 		f.records.put(id, &record{node: n, until: now.Add(n.TTL)})
 	}
 	out.SetTimeout(max(n.TTL, 0))

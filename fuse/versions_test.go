@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,4 +154,37 @@ func TestAnOpenThatComesAgainIsOne(t *testing.T) {
 	w.is("drafts", len(w.drafts.All()), 0)
 	w.is("truncate", w.set(w.look("a"), gofuse.FATTR_SIZE, 2, 0), ok)
 	w.is("the bucket has", w.bucket.has("a"), "Je")
+}
+
+func TestAReadOnlyMountBesideKeepsAVersion(t *testing.T) {
+	// A file is open through a read-only mount, and is changed in place through a writable one beside it, which has the same node id: size
+	// and bytes of the open file are those of the version that it was opened with, and who looks the name up gets the new one.
+	const size = 3 << 20
+	w := newWriter(t)
+	first := w.bucket.put("a", strings.Repeat("a", size))
+	w.tree.putObject(first, 0)
+	node := w.look("a")
+	ro := newFileSystem(&Options{Tree: w.tree, Reads: reads(w.tree), Root: 1, FileMode: 0o644, DirMode: 0o755})
+	ro.mode, ro.news = Plain, newNews(&fakeKernel{}, &newsOps{})
+	both := func(mount *fileSystem, node uint64, at int) string {
+		var out gofuse.AttrOut
+		w.is("attributes", mount.GetAttr(nil, &gofuse.GetAttrIn{InHeader: gofuse.InHeader{NodeId: node}}, &out), ok)
+		r, s := mount.Read(nil, &gofuse.ReadIn{InHeader: gofuse.InHeader{NodeId: node}, Offset: uint64(at)}, make([]byte, 1))
+		w.is("read", s, ok)
+		data, _ := r.Bytes(nil) // it cannot fail
+		defer r.Done()
+		return fmt.Sprintf("%d %s", out.Size, data)
+	}
+	w.tree.literal = map[string][]byte{"a": []byte(strings.Repeat("a", size))}
+	old := fmt.Sprintf("%d a", size)
+	w.is("read-only", both(ro, node, size-1), old)
+	w.is("writable", both(w.fileSystem, node, size-1), old)
+	w.tree.putObject(w.bucket.put("a", strings.Repeat("b", size+1)), node) // as a draft of that id is published
+	w.records.drop(node)                                                   // as it began
+	w.is("read-only", both(ro, node, size-1), old)
+	w.tree.literal["a"], w.tree.gone[first.Version] = []byte(strings.Repeat("b", size+1)), true
+	w.is("writable, by the id that was written", both(w.fileSystem, node, size), fmt.Sprintf("%d b", size+1))
+	if id := w.look("a"); id == node {
+		t.Error("the name has the old node id")
+	}
 }
