@@ -139,8 +139,8 @@ func (h *handles) has(node, handle uint64) bool {
 }
 
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
-// left one.
-func (h *handles) forget(node uint64, release func(node, handle uint64, writes bool)) {
+// left one. It does not where the node was looked up, and perhaps opened, again meanwhile.
+func (h *handles) forget(node uint64, looked func(uint64) bool, release func(node, handle uint64, writes bool)) {
 	h.mu.Lock()
 	left := h.open[node]
 	h.mu.Unlock()
@@ -148,7 +148,7 @@ func (h *handles) forget(node uint64, release func(node, handle uint64, writes b
 		return
 	}
 	rows, err := h.table.read()
-	if err != nil {
+	if err != nil || looked(node) { // in that order: an open of a row has its look-up before it
 		return
 	}
 	for row, x := range rows {

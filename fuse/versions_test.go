@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
@@ -187,4 +189,47 @@ func TestAReadOnlyMountBesideKeepsAVersion(t *testing.T) {
 	if id := w.look("a"); id == node {
 		t.Error("the name has the old node id")
 	}
+}
+
+// afterLookup is a tree in whose look-ups something happens between its answer and the kernel's.
+type afterLookup struct {
+	*fakeTree
+	then func()
+}
+
+func (t afterLookup) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
+	n, err := t.fakeTree.Lookup(ctx, dir, name)
+	t.then()
+	return n, err
+}
+
+func TestALookUpBesideAFirstWrite(t *testing.T) {
+	// A file of the bucket is written for the first time while somebody looks it up: its size is what was written, then and once that is
+	// published. (A kernel that is told of the old one cuts the file, and an append goes into its midst.)
+	w := newWriter(t)
+	w.tree.ttl = time.Minute
+	node, handle := w.opened("a", "hello", syscall.O_WRONLY|syscall.O_APPEND)
+	w.records.drop(node)
+	tree := w.write.Tree
+	once := sync.OnceFunc(func() { w.is("write", w.put(node, 5, "!"), ok) })
+	w.write.Tree = afterLookup{tree.(*fakeTree), once}
+	w.look("a")
+	w.write.Tree = tree
+	w.is("attributes", w.attrOf(node), "100644 6")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("attributes", w.attrOf(node), "100644 6")
+}
+
+func TestAForgetBesideAnOpen(t *testing.T) {
+	// The kernel forgets a file, and somebody looks it up and opens it before that is done: the open stands.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w.handles.forget(node, w.holds.has, w.releasePlain)
+	w.is("rows", w.held(node), 1)
+	w.is("write", w.put(node, 0, "J"), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("rows", w.held(node), 0)
 }

@@ -44,7 +44,8 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 	n := node(&i)
 	if resent(in.Unique) {
 		// Nobody has it open: the handle is that of an answer that has not arrived.
-		f.handles.forget(n.ID, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
+		never := func(uint64) bool { return false }
+		f.handles.forget(n.ID, never, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
 	}
 	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags, in.Unique); err != nil {
 		return f.failed(r, err)
