@@ -41,6 +41,8 @@ type Keys interface {
 	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
 	DirKey(dir uint64) (link, prefix string, err error)
+	// File finds the file of a key.
+	File(ctx context.Context, link, key string) (namespace.Node, error)
 	// Keys calls each for the keys right below a prefix, a directory's own among them, in their order until it returns false.
 	Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error)
 	// NewID returns a node id that no name has.
@@ -110,9 +112,15 @@ func (t *drafted) lookup(ctx context.Context, dir uint64, name string) (namespac
 // Lookup is part of Names. The draft of a name that was published since, and that the bucket has in another version by now,
 // has no name here any more: it goes on for those who have it open. A directory that was published is the tree's.
 func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
-	d, _, err := t.find(dir, name)
+	d, at, err := t.find(dir, name)
 	if d == nil || err != nil {
-		return t.lookup(ctx, dir, name)
+		n, err := t.lookup(ctx, dir, name)
+		if begun, ok := t.w.Drafts.Find(at); ok && err == nil && !n.Dir { // and perhaps published, as the tree was asked
+			if i := begun.Info(); isOf(&n, &i) {
+				return node(&i), nil
+			}
+		}
+		return n, err
 	}
 	i := d.Info()
 	if i.Object == nil {

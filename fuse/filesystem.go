@@ -106,7 +106,7 @@ func newFileSystem(o *Options) *fileSystem {
 	if o.Writing != nil {
 		f.write = &drafted{o.Tree, o.Writing}
 		f.tree = f.write
-		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}}
+		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}, drafted: map[uint64]bool{}}
 	}
 	return f
 }

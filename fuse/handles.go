@@ -22,6 +22,7 @@ type handles struct {
 	open    map[uint64]int  // how often, by node
 	writers map[uint64]int  // how often for writing, by node
 	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
+	drafted map[uint64]bool // nodes that are a draft's, or were one's, until the kernel forgets them
 }
 
 // The value of a row says what a file is open for, and which open it is.
@@ -65,6 +66,7 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	} else {
 		d, err = h.drafts.Change(base, id, a)
 	}
+	h.drafted[id] = true
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
@@ -100,6 +102,7 @@ func (h *handles) inherit(x tableRow) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d, ok := h.drafts.ID(x.node); ok {
+		h.drafted[x.node] = true
 		if err := d.Hold(); err != nil {
 			return err
 		}
@@ -115,6 +118,13 @@ func (h *handles) inherit(x tableRow) error {
 		h.appends[x.node] = true
 	}
 	return nil
+}
+
+// wasDraft reports whether a node is a draft's, or was one's.
+func (h *handles) wasDraft(node uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.drafted[node]
 }
 
 // written reports whether somebody has a node open for writing.
@@ -143,6 +153,7 @@ func (h *handles) has(node, handle uint64) bool {
 func (h *handles) forget(node uint64, looked func(uint64) bool, release func(node, handle uint64, writes bool)) {
 	h.mu.Lock()
 	left := h.open[node]
+	delete(h.drafted, node)
 	h.mu.Unlock()
 	if left == 0 {
 		return

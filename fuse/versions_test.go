@@ -233,3 +233,63 @@ func TestAForgetBesideAnOpen(t *testing.T) {
 	w.release(node, handle)
 	w.is("rows", w.held(node), 0)
 }
+
+func TestAFileIsOpenByOneNode(t *testing.T) {
+	// Somebody looks up a file while it is a draft, and opens it when that has gone: the open is ESTALE, for which the kernel looks the
+	// name up again. Else two would write one file by two nodes, and the later one's write were ESTALE. A draft that was never written
+	// leaves the node as it was.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	for _, flags := range []uint32{syscall.O_RDONLY, syscall.O_WRONLY | syscall.O_APPEND, syscall.O_WRONLY | syscall.O_TRUNC} {
+		_, errno := w.open(node, flags)
+		w.is("open of what is looked up before", errno, syscall.ESTALE)
+	}
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+	now := w.look("a")
+	handle, errno := w.open(now, syscall.O_RDWR)
+	w.is("open", errno, ok)
+	w.is("rename to a temporary name", w.rename("a", "a.tmp", 0, 0), syscall.EXDEV)
+	w.release(now, handle)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("the name", w.look("a"), now)
+	_, errno = w.open(now, syscall.O_RDWR)
+	w.is("open again", errno, ok)
+}
+
+func TestALookUpBesideAPublish(t *testing.T) {
+	// A file is written and published while somebody looks it up, who has found no draft before: it is the draft's node. An open by the
+	// node that the tree gives the name is ESTALE, as long as there is the draft.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_WRONLY|syscall.O_APPEND)
+	var of uint64
+	publish := func() {
+		w.is("write", w.put(node, 5, "!"), ok)
+		w.is("close of another descriptor", w.flush(node), ok)
+		n, err := w.tree.Lookup(t.Context(), 1, "a")
+		if of = n.ID; err != nil || of == node {
+			t.Errorf("the tree gives node %d, %v", of, err)
+		}
+	}
+	tree := w.write.Tree
+	w.write.Tree = beforeLookup{tree.(*fakeTree), sync.OnceFunc(publish)}
+	w.is("the name", w.look("a"), node)
+	w.write.Tree = tree
+	_, errno := w.open(of, syscall.O_RDWR)
+	w.is("open by the tree's node", errno, syscall.ESTALE)
+	w.release(node, handle)
+	_, errno = w.open(of, syscall.O_RDWR)
+	w.is("open by the tree's node", errno, ok)
+}
+
+// beforeLookup is a tree in whose look-ups something happens before the tree looks.
+type beforeLookup struct {
+	*fakeTree
+	first func()
+}
+
+func (t beforeLookup) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
+	t.first()
+	return t.fakeTree.Lookup(ctx, dir, name)
+}

@@ -94,6 +94,9 @@ func canWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_R
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
+	if !ok && f.outlived(in.NodeId) {
+		return hearth.ErrStale // the kernel looks the name up again
+	}
 	if !ok && in.Flags&syscall.O_TRUNC != 0 {
 		if _, err := f.empty(in.NodeId); err != nil {
 			return err
@@ -119,6 +122,25 @@ func (f *fileSystem) openPlain(in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	return nil
 }
 
+// outlived reports whether a file has another node by now, which was looked up before: a draft's, or this one was a draft's that has
+// gone. One file would be open by two nodes, whose writers cannot both have the draft.
+func (f *fileSystem) outlived(id uint64) bool {
+	ctx := namespace.Quiet(context.Background()) // nobody is asked
+	n, err := f.write.Tree.Node(ctx, id)
+	if err != nil {
+		return false
+	}
+	if d, ok := f.write.w.Drafts.Find(draft.Name{Link: n.Object.Link, Key: n.Object.Key}); ok {
+		i := d.Info()
+		return i.ID != id && isOf(&n, &i)
+	}
+	if !f.handles.wasDraft(id) {
+		return false
+	}
+	now, err := f.write.w.Keys.File(ctx, n.Object.Link, n.Object.Key)
+	return err == nil && now.ID != id
+}
+
 // empty begins a draft without bytes in the place of the tree's file, whose node id it takes: who has the file open on this
 // mount sees what is written from now on.
 func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
@@ -128,10 +150,7 @@ func (f *fileSystem) empty(id uint64) (*draft.Draft, error) {
 	}
 	o, now := &rec.node.Object, time.Now()
 	d, err := f.handles.begin(draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
-	if err == nil {
-		f.records.drop(id)
-	}
-	return d, err
+	return f.begun(id, d, err)
 }
 
 // change begins a draft of the tree's file in its place, whose bytes it has until they are written.
@@ -142,6 +161,11 @@ func (f *fileSystem) change(id uint64) (*draft.Draft, error) {
 	}
 	o := &rec.node.Object
 	d, err := f.handles.begin(draft.Name{}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
+	return f.begun(id, d, err)
+}
+
+// begun is what empty and change have in common: the end.
+func (f *fileSystem) begun(id uint64, d *draft.Draft, err error) (*draft.Draft, error) {
 	switch {
 	case errors.Is(err, syscall.EEXIST): // its name is another file's by now
 		return nil, fmt.Errorf("write a file that has lost its name: %w", syscall.ESTALE)
