@@ -11,6 +11,7 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/namespace"
 )
 
@@ -292,4 +293,26 @@ type beforeLookup struct {
 func (t beforeLookup) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
 	t.first()
 	return t.fakeTree.Lookup(ctx, dir, name)
+}
+
+func TestWhatARenameReplacedIsWrittenOnAfterAKill(t *testing.T) {
+	// A process ends in the midst of a rename over a file that somebody writes: they go on, as in an unlinked file, and the new one stays.
+	w := newWriter(t)
+	node, handle := w.made("a", "mine")
+	fresh, h := w.made("a.tmp", "fresh")
+	w.is("close", w.flush(fresh), ok)
+	w.release(fresh, h)
+	w.bucket.meets = func(context.Context, string) error { return hearth.ErrUnanswered }
+	w.is("rename", w.rename("a.tmp", "a", 0, 0), syscall.EIO)
+	w.bucket.meets = nil
+	w = w.next()
+	w.is("write", w.put(node, 4, "!"), ok)
+	w.is("read", w.read(node), "mine!")
+	w.drafts.Unheld()
+	w.is("ftruncate", w.set(node, gofuse.FATTR_SIZE, 2, 0), ok)
+	w.is("read", w.read(node), "mi")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("the name", w.look("a"), fresh)
+	w.is("drafts", len(w.drafts.All()), 1)
 }
