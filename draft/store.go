@@ -301,7 +301,11 @@ func (s *Store) take(dir string, e entry) {
 		s.names[at] = d
 		if d.durable || !old.durable { // the rename would have removed it
 			old.removed = true
-			if err := old.vanish(); err != nil {
+			remove := old.vanish
+			if !rebooted { // by whoever had it open: Unheld removes it, if nobody comes
+				old.held, remove = true, func() error { return old.save(old.durable) }
+			}
+			if err := remove(); err != nil {
 				s.log("remove what a rename has replaced: %v", err)
 			}
 			return

@@ -677,6 +677,7 @@ func TestARenameThatWasBrokenOff(t *testing.T) {
 			must(t, old.Remove(t.Context()))
 		}
 		published(t, d)
+		s2.Unheld() // nobody has the older one open
 		f.has(t, "a", []byte("new"))
 		if names := files(t, s2); len(names) > 0 {
 			t.Fatalf("left: %q", names)

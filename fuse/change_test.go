@@ -161,7 +161,7 @@ func TestANameIsOneInodeWhileItIsPublished(t *testing.T) {
 
 func TestANewFileWhereTheLastProcessHadPublishedOne(t *testing.T) {
 	// A process is killed after a file was published and before its draft had gone. The next one does not know that it is whole, and
-	// somebody has the bucket's file open meanwhile: it is written, and emptied, as if the draft had gone.
+	// the kernel the bucket's file: an open of that is looked up again, and the file written, and emptied, by the draft's node.
 	for _, flags := range []uint32{syscall.O_RDWR, syscall.O_WRONLY | syscall.O_TRUNC} {
 		w := newWriter(t)
 		node, handle := w.made("a", "hello")
@@ -172,8 +172,10 @@ func TestANewFileWhereTheLastProcessHadPublishedOne(t *testing.T) {
 		if err != nil || of.ID == node {
 			t.Fatalf("the bucket's file has node id %d, %v", of.ID, err)
 		}
-		id := of.ID
-		handle, errno := w.open(id, flags)
+		_, errno := w.open(of.ID, flags)
+		w.is("open by the old node", errno, syscall.ESTALE)
+		id := w.look("a")
+		handle, errno = w.open(id, flags)
 		w.is("open", errno, ok)
 		w.is("write", w.put(id, 0, "J"), ok)
 		w.is("close", w.flush(id), ok)

@@ -41,6 +41,8 @@ type Keys interface {
 	// KeyOf returns the key that a name in a directory has at its link's origin, and DirKey what all keys in it begin with.
 	KeyOf(dir uint64, name string) (link, key string, err error)
 	DirKey(dir uint64) (link, prefix string, err error)
+	// File finds the file of a key.
+	File(ctx context.Context, link, key string) (namespace.Node, error)
 	// Keys calls each for the keys right below a prefix, a directory's own among them, in their order until it returns false.
 	Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error)
 	// NewID returns a node id that no name has.
@@ -110,9 +112,15 @@ func (t *drafted) lookup(ctx context.Context, dir uint64, name string) (namespac
 // Lookup is part of Names. The draft of a name that was published since, and that the bucket has in another version by now,
 // has no name here any more: it goes on for those who have it open. A directory that was published is the tree's.
 func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespace.Node, error) {
-	d, _, err := t.find(dir, name)
+	d, at, err := t.find(dir, name)
 	if d == nil || err != nil {
-		return t.lookup(ctx, dir, name)
+		n, err := t.lookup(ctx, dir, name)
+		if begun, ok := t.w.Drafts.Find(at); ok && err == nil && !n.Dir { // and perhaps published, as the tree was asked
+			if i := begun.Info(); isOf(&n, &i) {
+				return node(&i), nil
+			}
+		}
+		return n, err
 	}
 	for {
 		before := d.Info()
@@ -121,7 +129,7 @@ func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespac
 		}
 		n, err := t.lookup(ctx, dir, name)
 		i := d.Info() // it may be published just now
-		if err == nil && (isObjectOf(&before, &n) || isObjectOf(&i, &n)) {
+		if err == nil && (isOf(&n, &before) || isOf(&n, &i)) {
 			return node(&i), nil
 		}
 		if i.Object == before.Object && i.Base == before.Base {
@@ -130,8 +138,8 @@ func (t *drafted) Lookup(ctx context.Context, dir uint64, name string) (namespac
 	}
 }
 
-// isObjectOf reports whether a node of the tree is what a draft was published as, whether all know of that or only the tree.
-func isObjectOf(i *draft.Info, n *namespace.Node) bool {
+// isOf reports whether the tree's file is what was published of a draft. The tree hears of that before the draft does.
+func isOf(n *namespace.Node, i *draft.Info) bool {
 	of := func(o *hearth.Object) bool { return o != nil && !n.Dir && n.Object.Version == o.Version }
 	return of(i.Object) || of(i.Base)
 }
@@ -203,7 +211,7 @@ func (t *drafted) ReadDir(ctx context.Context, dir uint64, after string, each fu
 			return true // a directory here has its name
 		}
 		if len(ours) > 0 && ours[0].Key == key {
-			if i := ours[0]; i.Object == nil || isObjectOf(&i, &n) {
+			if i := ours[0]; i.Object == nil || isOf(&n, &i) {
 				name := n.Name // beside a directory it is another one
 				n = node(&i)
 				n.Name = name

@@ -282,6 +282,13 @@ func (t *fakeTree) Keys(_ context.Context, _, prefix, _ string, each func(*heart
 	return 0, nil
 }
 
+func (t *fakeTree) File(ctx context.Context, _, key string) (namespace.Node, error) {
+	t.mu.Lock()
+	dir := t.dirLocked(path.Dir(key))
+	t.mu.Unlock()
+	return t.Lookup(ctx, dir, path.Base(key))
+}
+
 func (t *fakeTree) NewID() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

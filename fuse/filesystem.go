@@ -106,7 +106,7 @@ func newFileSystem(o *Options) *fileSystem {
 	if o.Writing != nil {
 		f.write = &drafted{o.Tree, o.Writing}
 		f.tree = f.write
-		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}}
+		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}, drafted: map[uint64]bool{}}
 	}
 	return f
 }
@@ -159,7 +159,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name st
 		return f.status(r, err)
 	}
 	if !n.Dir && !isOfDraft(&n) {
-		f.records.put(n.ID, &record{node: n, until: time.Now().Add(n.TTL)})
+		f.keepRecord(n.ID, &record{node: n, until: time.Now().Add(n.TTL)})
 	}
 	f.enter(&n, out)
 	return gofuse.OK
@@ -190,7 +190,7 @@ func (f *fileSystem) Forget(id, n uint64) {
 		f.opens.forget(id, f.holds.has)
 	}
 	if f.write != nil && !f.holds.has(id) {
-		f.handles.forget(id, f.releasePlain)
+		f.handles.forget(id, f.holds.has, f.releasePlain)
 		f.remade.forget(f.handles.table, id)
 	}
 }
@@ -202,7 +202,8 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	defer r.finish()
 	id := f.toTree(in.NodeId)
 	now := time.Now()
-	if rec, ok := f.records.get(id); ok && now.Before(rec.until) {
+	rec, known := f.records.get(id)
+	if known && now.Before(rec.until) {
 		out.SetTimeout(rec.until.Sub(now))
 		f.attr(&rec.node, &out.Attr)
 		return gofuse.OK
@@ -211,8 +212,10 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	if err != nil {
 		return f.status(r, err)
 	}
-	if !n.Dir && !isOfDraft(&n) {
-		f.records.put(id, &record{node: n, until: now.Add(n.TTL)})
+	if known && f.write == nil && n.Object.Version != rec.node.Object.Version {
+		n = rec.node // a writable mount beside has changed the file in place: who has it open here goes on with the old one
+	} else if !n.Dir && !isOfDraft(&n) {
+		f.keepRecord(id, &record{node: n, until: now.Add(n.TTL)})
 	}
 	out.SetTimeout(max(n.TTL, 0))
 	f.attr(&n, &out.Attr)
@@ -230,9 +233,18 @@ func (f *fileSystem) record(ctx context.Context, id uint64) (*record, error) {
 	}
 	rec := &record{node: n, until: time.Now().Add(n.TTL)}
 	if !n.Dir && !isOfDraft(&n) {
-		f.records.put(id, rec)
+		f.keepRecord(id, rec)
 	}
 	return rec, nil
+}
+
+// keepRecord keeps what is known of a file's node id, unless that is a draft by now: who begins one drops the record, which may not
+// come behind that.
+func (f *fileSystem) keepRecord(id uint64, rec *record) {
+	f.records.put(id, rec)
+	if _, ok := f.isDraft(id); ok {
+		f.records.drop(id)
+	}
 }
 
 // attr fills a node's attributes. A directory has a link count of one: two would tell find(1) that

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
@@ -14,8 +14,8 @@ import (
 
 // handles are the open files of a writable mount. Each holds its node's draft, if there is one: a file that begins to be written
 // is a draft for all who have it open. A handle is the number of a row in the table, so that the process that takes the mount
-// over knows of it, and a number that tells the open from others that had that row: the kernel may ask for a RELEASE a second time
-// (FUSE_UNIQUE_RESEND) when the row is another open's.
+// over knows of it, and the number of the kernel's request, which tells the open from others that had that row: the kernel may ask a
+// second time (FUSE_UNIQUE_RESEND) for a RELEASE when the row is another open's, and for an open that has its row.
 type handles struct {
 	drafts *draft.Store
 	table  *table
@@ -24,7 +24,7 @@ type handles struct {
 	open    map[uint64]int  // how often, by node
 	writers map[uint64]int  // how often for writing, by node
 	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
-	opens   uint32          // of the last open
+	drafted map[uint64]bool // nodes that are a draft's, or were one's, until the kernel forgets them
 }
 
 // The value of a row says what a file is open for, and which open it is.
@@ -74,13 +74,18 @@ func (h *handles) begun(ctx context.Context, at draft.Name, id uint64, a draft.A
 func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Object) (d *draft.Draft, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if begun, ok := h.drafts.ID(id); ok { // by another request
+		if base == nil {
+			err = begun.Truncate(0)
+		}
+		return begun, err
+	}
 	if base == nil {
 		d, err = h.drafts.Create(at, id, a)
-	} else if begun, ok := h.drafts.ID(id); ok { // by another WRITE
-		return begun, nil
 	} else {
 		d, err = h.drafts.Change(base, id, a)
 	}
+	h.drafted[id] = true
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
@@ -93,15 +98,16 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	return d, nil
 }
 
-// add is an open more of a node. An error says that its draft has just gone.
-func (h *handles) add(node uint64, flags uint32) (handle uint64, err error) {
-	h.mu.Lock()
-	if h.opens == 0 { // not where another process has begun
-		h.opens = uint32(time.Now().UnixMilli())
+// add is an open more of a node, by a request of the kernel. An error says that its draft has just gone.
+func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, err error) {
+	x := tableRow{node, held, int32(uint32(unique>>1)*(purposes+1)) | purpose(flags)} // the lowest bit is not a request's
+	if resent(unique) {
+		if rows, err := h.table.read(); err == nil {
+			if row := slices.Index(rows, x); row >= 0 { // the process before has counted it, and did not answer
+				return handleOf(row, x), nil
+			}
+		}
 	}
-	h.opens++
-	x := tableRow{node, held, int32(h.opens*(purposes+1)) | purpose(flags)}
-	h.mu.Unlock()
 	row := h.table.put(x) // before the answer
 	if err := h.inherit(x); err != nil {
 		h.table.clear(row)
@@ -115,6 +121,7 @@ func (h *handles) inherit(x tableRow) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d, ok := h.drafts.ID(x.node); ok {
+		h.drafted[x.node] = true
 		if err := d.Hold(); err != nil {
 			return err
 		}
@@ -130,6 +137,13 @@ func (h *handles) inherit(x tableRow) error {
 		h.appends[x.node] = true
 	}
 	return nil
+}
+
+// wasDraft reports whether a node is a draft's, or was one's.
+func (h *handles) wasDraft(node uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.drafted[node]
 }
 
 // written reports whether somebody has a node open for writing.
@@ -154,16 +168,17 @@ func (h *handles) has(node, handle uint64) bool {
 }
 
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
-// left one.
-func (h *handles) forget(node uint64, release func(node, handle uint64, writes bool)) {
+// left one. It does not where the node was looked up, and perhaps opened, again meanwhile.
+func (h *handles) forget(node uint64, looked func(uint64) bool, release func(node, handle uint64, writes bool)) {
 	h.mu.Lock()
 	left := h.open[node]
+	delete(h.drafted, node)
 	h.mu.Unlock()
 	if left == 0 {
 		return
 	}
 	rows, err := h.table.read()
-	if err != nil {
+	if err != nil || looked(node) { // in that order: an open of a row has its look-up before it
 		return
 	}
 	for row, x := range rows {

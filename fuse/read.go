@@ -278,8 +278,9 @@ type readers struct {
 
 type reader struct {
 	*cache.Reader
-	id   uint64
-	busy int // calls under way; guarded by readers.mu
+	id      uint64
+	version [16]byte
+	busy    int // calls under way; guarded by readers.mu
 }
 
 func newReaders(max int, o *Options) *readers {
@@ -290,14 +291,14 @@ func newReaders(max int, o *Options) *readers {
 func (rs *readers) open(id uint64, o *hearth.Object) *reader {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if e := rs.byID[id]; e != nil {
+	if e := rs.byID[id]; e != nil && e.Value.(*reader).version == o.Version {
 		rs.list.MoveToFront(e)
 		rd := e.Value.(*reader)
 		rd.busy++
 		return rd
 	}
-	rd := &reader{Reader: cache.NewReader(rs.src, o, rs.options), id: id, busy: 1}
-	rs.byID[id] = rs.list.PushFront(rd)
+	rd := &reader{Reader: cache.NewReader(rs.src, o, rs.options), id: id, version: o.Version, busy: 1}
+	rs.byID[id] = rs.list.PushFront(rd) // an older one, of what was changed in place since, goes as the last used
 	return rd
 }
 
@@ -309,7 +310,9 @@ func (rs *readers) done(rd *reader) {
 		before := e.Prev()
 		if last := e.Value.(*reader); last.busy == 0 {
 			rs.list.Remove(e)
-			delete(rs.byID, last.id)
+			if rs.byID[last.id] == e {
+				delete(rs.byID, last.id)
+			}
 			old = append(old, last)
 		}
 		e = before

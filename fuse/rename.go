@@ -46,6 +46,19 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	w := f.last(ctx, from, to)
 	ctx = w.ctx
 	defer func() { err = w.end(err) }()
+	if d != nil && d.Info().Object != nil {
+		if n, err := f.write.Lookup(ctx, oldDir, oldName); err == nil && n.ID != d.Info().ID {
+			d = nil // the name shows another one's object: that is renamed
+		}
+	}
+	if from != to && from.Link == to.Link && f.handles.writing() {
+		if d == nil && !resent(in.Unique) {
+			d = f.orphan(ctx, oldDir, oldName) // its writers may begin while it is copied
+		}
+		if target == nil && !only {
+			target = f.orphan(ctx, newDir, newName)
+		}
+	}
 	switch {
 	case from.Link != to.Link:
 		return syscall.EXDEV

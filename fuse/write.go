@@ -44,9 +44,10 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 	n := node(&i)
 	if resent(in.Unique) {
 		// Nobody has it open: the handle is that of an answer that has not arrived.
-		f.handles.forget(n.ID, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
+		never := func(uint64) bool { return false }
+		f.handles.forget(n.ID, never, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
 	}
-	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags); err != nil {
+	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags, in.Unique); err != nil {
 		return f.failed(r, err)
 	}
 	f.enter(&n, &out.EntryOut)
@@ -93,12 +94,15 @@ func canWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_R
 // openPlain answers an OPEN of a writable mount.
 func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofuse.OpenOut) error {
 	d, ok := f.isDraft(in.NodeId)
+	if !ok && f.outlived(in.NodeId) {
+		return hearth.ErrStale // the kernel looks the name up again
+	}
 	if !ok && in.Flags&syscall.O_TRUNC != 0 {
 		if _, err := f.empty(ctx, in.NodeId); err != nil {
 			return err
 		}
 	}
-	handle, err := f.handles.add(in.NodeId, in.Flags)
+	handle, err := f.handles.add(in.NodeId, in.Flags, in.Unique)
 	if err != nil {
 		return err
 	}
@@ -116,6 +120,25 @@ func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofu
 		out.OpenFlags |= gofuse.FOPEN_NOFLUSH
 	}
 	return nil
+}
+
+// outlived reports whether a file has another node by now, which was looked up before: a draft's, or this one was a draft's that has
+// gone. One file would be open by two nodes, whose writers cannot both have the draft.
+func (f *fileSystem) outlived(id uint64) bool {
+	ctx := namespace.Quiet(context.Background()) // nobody is asked
+	n, err := f.write.Tree.Node(ctx, id)
+	if err != nil {
+		return false
+	}
+	if d, ok := f.write.w.Drafts.Find(draft.Name{Link: n.Object.Link, Key: n.Object.Key}); ok {
+		i := d.Info()
+		return i.ID != id && isOf(&n, &i)
+	}
+	if !f.handles.wasDraft(id) {
+		return false
+	}
+	now, err := f.write.w.Keys.File(ctx, n.Object.Link, n.Object.Key)
+	return err == nil && now.ID != id
 }
 
 // empty begins a draft without bytes in the place of the tree's file, whose node id it takes: who has the file open on this
@@ -137,8 +160,25 @@ func (f *fileSystem) change(ctx context.Context, id uint64) (*draft.Draft, error
 		return nil, err
 	}
 	o := &rec.node.Object
+	if f.lostName(id, draft.Name{Link: o.Link, Key: o.Key}) {
+		return nil, f.began(id, syscall.EEXIST)
+	}
 	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
 	return d, f.began(id, err)
+}
+
+// lostName reports whether the name of a file is another version's, which somebody here has written and has open: what is written of
+// this one could only be a conflict.
+func (f *fileSystem) lostName(id uint64, at draft.Name) bool {
+	d, ok := f.write.w.Drafts.Find(at)
+	if !ok {
+		return false
+	}
+	if i := d.Info(); i.ID == id || i.Users == 0 {
+		return false
+	}
+	now, err := f.write.w.Keys.File(namespace.Quiet(context.Background()), at.Link, at.Key) // nobody is asked
+	return err == nil && now.ID != id
 }
 
 // began is the end of empty and change.
@@ -441,8 +481,8 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	return f.remove(ctx, at.Link, at.Key)
 }
 
-// orphan begins the draft of a file that somebody has open for writing and that is about to lose its name: what is written then is
-// published nowhere.
+// orphan begins the draft of a file that somebody has open for writing and that is about to lose its name, to a rename or to nobody:
+// what is written then goes with the name, or is published nowhere.
 func (f *fileSystem) orphan(ctx context.Context, dir uint64, name string) *draft.Draft {
 	n, err := f.write.lookup(ctx, dir, name)
 	if err != nil || n.Dir || !f.handles.written(n.ID) {

@@ -37,6 +37,7 @@ type writer struct {
 	asks    bool           // has the tree ask the bucket for those
 	said    []string       // complaints
 	wrote   func()         // called once the tree knows of a publish, and before the draft does
+	unique  uint64         // of the last open
 }
 
 func newWriter(t *testing.T) *writer {
@@ -112,7 +113,9 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 // next is the process that takes the mount over from w.
 func (w *writer) next() *writer {
 	w.end()
-	return takenOver(w.t, w.dir, w.fileSystem.o.Tree.(*fakeTree), w.bucket, w.handles.table.file)
+	x := takenOver(w.t, w.dir, w.fileSystem.o.Tree.(*fakeTree), w.bucket, w.handles.table.file)
+	x.unique = w.unique
+	return x
 }
 
 func (w *writer) is(what string, got, want any) {
@@ -147,7 +150,8 @@ func (w *writer) made(name, data string) (node, handle uint64) {
 
 func (w *writer) open(node uint64, flags uint32) (handle uint64, errno syscall.Errno) {
 	var out gofuse.OpenOut
-	s := w.Open(nil, &gofuse.OpenIn{InHeader: gofuse.InHeader{NodeId: node}, Flags: flags}, &out)
+	w.unique += 2
+	s := w.Open(nil, &gofuse.OpenIn{InHeader: gofuse.InHeader{NodeId: node, Unique: w.unique}, Flags: flags}, &out)
 	return out.Fh, syscall.Errno(s)
 }
 
