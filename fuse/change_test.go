@@ -188,6 +188,38 @@ func TestANewFileWhereTheLastProcessHadPublishedOne(t *testing.T) {
 	}
 }
 
+func TestAnImmutableLinkTakesNewNamesAlone(t *testing.T) {
+	// Of an immutable link a new file is made, written and renamed. What the bucket has is not opened for writing, emptied, truncated,
+	// renamed, replaced or unlinked, nor is a new file once it is closed; the bucket is asked for nothing.
+	w := newWriter(t)
+	w.frozen = true
+	w.tree.putObject(w.bucket.put("a", "hello"), 0)
+	a := w.look("a")
+	made, handle := w.made("b.tmp", "new")
+	w.is("ftruncate of a new file", w.set(made, gofuse.FATTR_SIZE, 2, 0), ok)
+	w.is("close", w.flush(made), ok)
+	w.release(made, handle)
+	w.is("rename over a", w.rename("b.tmp", "a", 0, 0), syscall.EPERM)
+	w.is("rename", w.rename("b.tmp", "b", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("b"), "ne")
+	w.bucket.requests()
+	for _, node := range []uint64{a, w.look("b")} {
+		for _, flags := range []uint32{syscall.O_WRONLY, syscall.O_RDWR | syscall.O_TRUNC, syscall.O_WRONLY | syscall.O_APPEND} {
+			_, errno := w.open(node, flags)
+			w.is("open for writing", errno, syscall.EPERM)
+		}
+		w.is("truncate", w.set(node, gofuse.FATTR_SIZE, 1, 0), syscall.EPERM)
+	}
+	for _, name := range []string{"a", "b"} {
+		w.is("rename", w.rename(name, "c", 0, 0), syscall.EPERM)
+		w.is("unlink", w.unlinked(name, 0), syscall.EPERM)
+	}
+	w.is("requests", w.bucket.requests(), "")
+	if _, errno := w.open(a, syscall.O_RDONLY); errno != ok {
+		t.Error(errno)
+	}
+}
+
 func TestAFileThatIsChangedIsRenamed(t *testing.T) {
 	// A file of the bucket that somebody writes is renamed: what the bucket has is copied, the writer goes on, and its close writes the
 	// new name.

@@ -32,6 +32,8 @@ type Writing struct {
 	// Patience, too, or 0: then it waits as long as the bucket's own bounds last.
 	Slow     func(from, to draft.Name, sent, size int64, err error)
 	Patience func(link string) time.Duration
+	// Frozen tells whether the objects of a link never change: it takes new names alone. nil means that none is.
+	Frozen func(link string) bool
 	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
 	SyncToBucket bool
 }

@@ -51,6 +51,12 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 			d = nil // the name shows another one's object: that is renamed
 		}
 	}
+	if !resent(in.Unique) && f.write.w.Frozen != nil {
+		_, missing := f.write.lookup(ctx, newDir, newName)
+		if err := errors.Join(f.frozen(from, d == nil || d.Info().Base != nil), f.frozen(to, missing == nil)); err != nil {
+			return err
+		}
+	}
 	if from != to && from.Link == to.Link && f.handles.writing() {
 		if d == nil && !resent(in.Unique) {
 			d = f.orphan(ctx, oldDir, oldName) // its writers may begin while it is copied

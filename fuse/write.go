@@ -78,7 +78,7 @@ func (f *fileSystem) create(in *gofuse.CreateIn, name string) (*draft.Draft, err
 	}
 	now := time.Now()
 	return f.handles.begin(at, id, draft.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid, ModTime: now, ATime: now,
-		Exclusive: in.Flags&syscall.O_EXCL != 0, New: in.Flags&syscall.O_TRUNC == 0}, nil)
+		Exclusive: in.Flags&syscall.O_EXCL != 0, New: in.Flags&syscall.O_TRUNC == 0 || f.frozen(at, true) != nil}, nil)
 }
 
 // resent reports whether the kernel asks a second time, since the process that it asked first has ended (FUSE_UNIQUE_RESEND in
@@ -96,6 +96,11 @@ func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofu
 	d, ok := f.isDraft(in.NodeId)
 	if !ok && f.outlived(in.NodeId) {
 		return hearth.ErrStale // the kernel looks the name up again
+	}
+	if writes(in.Flags) && !resent(in.Unique) {
+		if err := f.mayChange(in.NodeId, d); err != nil {
+			return err
+		}
 	}
 	if !ok && in.Flags&syscall.O_TRUNC != 0 {
 		if _, err := f.empty(ctx, in.NodeId); err != nil {
@@ -118,6 +123,30 @@ func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofu
 	out.Fh, out.OpenFlags = handle, gofuse.FOPEN_KEEP_CACHE
 	if !writes(in.Flags) {
 		out.OpenFlags |= gofuse.FOPEN_NOFLUSH
+	}
+	return nil
+}
+
+// mayChange is an error for a file of the bucket whose link is immutable. d is its draft, or nil.
+func (f *fileSystem) mayChange(id uint64, d *draft.Draft) error {
+	if f.write.w.Frozen == nil {
+		return nil
+	}
+	if d != nil {
+		i := d.Info()
+		return f.frozen(i.Name, i.Base != nil)
+	}
+	rec, err := f.record(context.Background(), id) // nobody is asked
+	if err != nil {
+		return err
+	}
+	return f.frozen(draft.Name{Link: rec.node.Object.Link, Key: rec.node.Object.Key}, true)
+}
+
+// frozen is an error for what would change a name that the bucket has, if its link is immutable.
+func (f *fileSystem) frozen(at draft.Name, has bool) error {
+	if has && f.write.w.Frozen != nil && f.write.w.Frozen(at.Link) {
+		return fmt.Errorf("change %s, whose link is immutable: it takes new names alone: %w", at.Key, syscall.EPERM)
 	}
 	return nil
 }
@@ -334,7 +363,10 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	size, sets := in.GetSize()
 	if sets {
 		var err error
-		if !ok {
+		if !resent(in.Unique) && (!ok || !f.handles.written(in.NodeId)) {
+			err = f.mayChange(in.NodeId, d)
+		}
+		if err == nil && !ok {
 			d, err = f.resize(r, in.NodeId, int64(size))
 			ok = d != nil
 		}
@@ -456,6 +488,9 @@ func (f *fileSystem) keep(ctx context.Context, dir uint64, gone draft.Name) {
 func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error {
 	d, at, err := f.write.find(dir, name)
 	if err != nil {
+		return err
+	}
+	if err := f.frozen(at, d == nil || d.Info().Base != nil); err != nil {
 		return err
 	}
 	if d == nil && f.handles.writing() {

@@ -36,6 +36,7 @@ type writer struct {
 	doubted []string       // keys
 	asks    bool           // has the tree ask the bucket for those
 	said    []string       // complaints
+	frozen  bool           // the link is immutable
 	wrote   func()         // called once the tree knows of a publish, and before the draft does
 	unique  uint64         // of the last open
 }
@@ -75,6 +76,7 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	t.Cleanup(w.end)
 	o := &Options{Tree: tree, Reads: reads(tree), Root: 1, FileMode: 0o644, DirMode: 0o755, Writing: &Writing{Drafts: w.drafts, Keys: tree, Uploader: uploader,
 		Wrote:  func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
+		Frozen: func(string) bool { return w.frozen },
 		Staged: func(n draft.Name) bool { return strings.Contains(n.Key, ".tmp") },
 		Doubted: func(_ context.Context, _, key string) {
 			w.doubted = append(w.doubted, key)

@@ -106,7 +106,7 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 		return nil, err
 	}
 	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
-		Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 
 // conflictName is the name under which a draft is kept when another object has its own: NAME.conflict-NODE-TIME, of which NAME is
@@ -410,6 +410,12 @@ func (n *Node) stagedAs(name draft.Name) (staged bool, final string) {
 		final = l.prefix + final
 	}
 	return staged, final
+}
+
+// frozen reports whether the objects of a link never change.
+func (n *Node) frozen(link string) bool {
+	l := n.links.named(link)
+	return l != nil && l.freshness.Mode == namespace.Immutable
 }
 
 func (n *Node) staged(name draft.Name) bool {
