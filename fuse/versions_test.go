@@ -237,11 +237,19 @@ func TestAForgetBesideAnOpen(t *testing.T) {
 func TestAFileIsOpenByOneNode(t *testing.T) {
 	// Somebody looks up a file while it is a draft, and opens it when that has gone: the open is ESTALE, for which the kernel looks the
 	// name up again. Else two would write one file by two nodes, and the later one's write were ESTALE. A draft that was never written
-	// leaves the node as it was.
-	w := newWriter(t)
+	// leaves the node as it was. So it is if the process that looked it up was another one.
+	for _, killed := range []bool{false, true} {
+		openByOneNode(newWriter(t), killed)
+	}
+}
+
+func openByOneNode(w *writer, killed bool) {
 	node, handle := w.made("a", "hello")
 	w.is("close", w.flush(node), ok)
 	w.release(node, handle)
+	if killed {
+		w = w.next()
+	}
 	for _, flags := range []uint32{syscall.O_RDONLY, syscall.O_WRONLY | syscall.O_APPEND, syscall.O_WRONLY | syscall.O_TRUNC} {
 		_, errno := w.open(node, flags)
 		w.is("open of what is looked up before", errno, syscall.ESTALE)

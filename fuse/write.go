@@ -163,7 +163,7 @@ func (f *fileSystem) outlived(id uint64) bool {
 		i := d.Info()
 		return i.ID != id && isOf(&n, &i)
 	}
-	if !f.handles.wasDraft(id) {
+	if !f.handles.wasDraft(id) && id > f.holds.before { // an older one may have been a draft's of another process
 		return false
 	}
 	now, err := f.write.w.Keys.File(ctx, n.Object.Link, n.Object.Key)
@@ -381,7 +381,14 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		}
 	}
 	if !ok {
-		return f.setNothing(cancel, in, out)
+		s := f.setNothing(cancel, in, out)
+		if s != gofuse.EPERM || !f.handles.written(in.NodeId) {
+			return s
+		}
+		var err error
+		if d, err = f.change(r, in.NodeId); err != nil { // it keeps attributes while somebody has it open for writing
+			return f.failed(r, err)
+		}
 	}
 	d.SetAttr(func(a *draft.Attr) {
 		if mode, ok := in.GetMode(); ok {
