@@ -69,7 +69,6 @@ func promises() []promise {
 		{call: "`chmod`, `chown`, `utimensat`", of: kind("chmod", "utimens"), errno: "EPERM", when: func(f *facts) bool { return !f.written(f.c.Path) }},
 		{call: "`link`, `symlink`, `mknod`", of: kind("link", "symlink", "mknod"), errno: "EPERM"},
 		{call: "`flock`, `fcntl` locks", of: kind("flock", "unlock", "lock")},
-		{call: "what would change a name that the bucket has, where its link is `immutable`", of: func(*call) bool { return false }},
 		{call: "a name that no key can have; one over 255 bytes, a key over 1,024", of: kind("open", "mkdir", "rename", "link", "symlink", "mknod"), errno: "EINVAL",
 			when: func(f *facts) bool { return strings.Contains(f.c.Path+f.c.To, "\xff") }},
 		{call: "`fallocate`, `O_TMPFILE`, `setxattr`", of: kind("fallocate", "tmpfile", "setxattr"), errno: "EOPNOTSUPP"},
