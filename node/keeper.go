@@ -149,6 +149,9 @@ func (n *Node) formats() map[string]int {
 	if delete(all, "cache directory"); n.disk != nil {
 		all["cache directory"] = n.disk.Format()
 	}
+	if n.drafts.store.Load() == nil { // it has none, and an earlier version need not know of them
+		delete(all, "drafts")
+	}
 	return all
 }
 

@@ -266,9 +266,18 @@ func TestDraftsThatWereSetAsideAreDropped(t *testing.T) {
 }
 
 func TestTheFormatOfDraftsIsAsked(t *testing.T) {
-	// A version that cannot read the drafts of this one does not take its place.
+	// A version that cannot read the drafts of this one does not take its place. Where there are none, one that knows of no drafts may.
 	if Formats()["drafts"] != draft.Format || draft.Format < 1 {
 		t.Errorf("%v", Formats())
+	}
+	_, _, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	if _, asked := n.formats()["drafts"]; asked {
+		t.Errorf("without drafts: %v", n.formats())
+	}
+	written(t, n, "a", "text", 0).Release()
+	if n.formats()["drafts"] != draft.Format {
+		t.Errorf("with drafts: %v", n.formats())
 	}
 }
 
