@@ -16,6 +16,8 @@ const (
 	checkpointName = "checkpoints/step-1000.pt"
 	// seenWithin is how long a file that was written may take to be seen by another node. In a ring it is a second.
 	seenWithin = 10 * time.Second
+	// heardWithin is how long it is waited for the news of it. The node that would pass them on may be the one that was killed.
+	heardWithin = 2 * time.Second
 )
 
 // checkpoint writes a file through a writable mount of the first node, as a training job does: under a temporary name, fsync,
@@ -66,7 +68,7 @@ func (d *demo) readCheckpoint(ctx context.Context, f *file) error {
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	began, asked := time.Now(), false
 	buf := make([]byte, 1<<20)
 	sum, err := reader.hash(ctx, f, buf)
 	for errors.Is(err, fs.ErrNotExist) && time.Since(began) < seenWithin { // it has yet to hear of the name
@@ -74,6 +76,13 @@ func (d *demo) readCheckpoint(ctx context.Context, f *file) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Since(began) > heardWithin && !asked {
+			asked = true
+			if out, err := exec.CommandContext(ctx, d.Hearth, "refresh", "--node", "unix://"+reader.socket, "/").CombinedOutput(); err != nil {
+				return fmt.Errorf("have %s ask for the checkpoint: %w: %s", reader.name, err, out)
+			}
+			d.say("%s had not heard of it: a node that was killed passed the news on too late. It was asked to look (hearth refresh /)", reader.name)
 		}
 		sum, err = reader.hash(ctx, f, buf)
 	}
