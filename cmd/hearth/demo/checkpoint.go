@@ -16,7 +16,7 @@ const (
 	checkpointName = "checkpoints/step-1000.pt"
 	// seenWithin is how long a file that was written may take to be seen by another node. In a ring it is a second.
 	seenWithin = 10 * time.Second
-	// heardWithin is how long it is waited for the news of it. The node that would pass them on may be the one that was killed.
+	// heardWithin is how long it is waited for the news of it. In a ring of which a node was just killed it may not come (FLAKES.md).
 	heardWithin = 2 * time.Second
 )
 
@@ -82,7 +82,7 @@ func (d *demo) readCheckpoint(ctx context.Context, f *file) error {
 			if out, err := exec.CommandContext(ctx, d.Hearth, "refresh", "--node", "unix://"+reader.socket, "/").CombinedOutput(); err != nil {
 				return fmt.Errorf("have %s ask for the checkpoint: %w: %s", reader.name, err, out)
 			}
-			d.say("%s had not heard of it: a node that was killed passed the news on too late. It was asked to look (hearth refresh /)", reader.name)
+			d.say("%s had not heard of it after %v, and was asked to look (hearth refresh /)", reader.name, heardWithin)
 		}
 		sum, err = reader.hash(ctx, f, buf)
 	}
