@@ -127,9 +127,6 @@ func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
 	grow(largeLog + largeLog/11)
 	tick(time.Minute, false)
 	grow(largeLog + largeLog/9)
-	n.links.list()[0].Staging.Every = -1
-	tick(time.Minute, false)
-	n.links.list()[0].Staging.Every = 0
 	tick(time.Minute, true)
 	if got := keysOf(t, s); got != "dir/known log" {
 		t.Errorf("the bucket has %q", got)
@@ -137,6 +134,20 @@ func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
 	log.Release()
 	other.Release()
 	tmp.Release()
+
+	_, _, c = outage(t, "immutable")
+	never := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Clock = func() time.Time { return time.Now().Add(time.Hour) }
+		o.Links[0].Staging.Every = -1
+	})
+	kept := written(t, never, "kept", "one", 0)
+	kept.Append()
+	never.publishOpen(never.drafts.store.Load())
+	if never.drafts.behindOf(kept.Info().File, 0) > 0 || !kept.Info().Dirty {
+		t.Error("it is published, though publish_every is 0")
+	}
+	kept.Release()
 }
 
 func TestDraftsWaitForTheirLink(t *testing.T) {

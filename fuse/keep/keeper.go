@@ -106,7 +106,7 @@ func Run(o Options) (code int, err error) {
 			k.begin.Ended = time.Now()
 		}
 		k.part()
-		if k.ending && len(k.mounts) > 0 && !k.last && n != nil && (n.leaves || code > 128) {
+		if k.ending && k.another() && n != nil && (n.leaves || code > 128) {
 			k.last = true // it takes away what this one has left: the signal came too late for it
 			k.holdBack(syscall.SIGTERM)
 			continue
@@ -121,6 +121,9 @@ func Run(o Options) (code int, err error) {
 		}
 	}
 }
+
+// another reports whether a node may be started still: with an end that was asked for, one that takes the mounts away.
+func (k *keeper) another() bool { return !k.ending || len(k.mounts) > 0 && !k.last }
 
 // await begins the patience, if it has not begun.
 func (k *keeper) await() {
@@ -273,8 +276,12 @@ func (k *keeper) attend(n *child) (code int, cause string) {
 			}
 			_ = n.socket.SetReadDeadline(time.Now().Add(lastWords)) // it fails once all is read
 		case <-late.C:
-			if ended != nil && !k.ending {
+			switch {
+			case ended == nil:
+			case k.another():
 				return 128 + int(syscall.SIGKILL), "was killed, but for a thread that waits for its own mount"
+			default:
+				k.drop() // nobody will answer the thread
 			}
 		case s := <-k.Signals:
 			k.pass(n, s)
@@ -357,7 +364,7 @@ func (k *keeper) pass(n *child, s os.Signal) {
 	if s != syscall.SIGHUP {
 		k.ending = true
 	}
-	if s != syscall.SIGHUP && s != syscall.SIGABRT && k.served && k.since.IsZero() && !again {
+	if s != syscall.SIGHUP && s != syscall.SIGABRT && (k.served || len(k.mounts) > 0) && k.since.IsZero() && !again {
 		k.holdBack(s)
 		return
 	}

@@ -100,6 +100,13 @@ func fakeNode(report string, lives []string) int {
 			<-replaced
 		case "garbage":
 			_, err = k.socket.Write([]byte("{"))
+		case "hang": // as one that was killed, and has a thread that waits for its own mount
+			k.Close()
+			for ; err == nil; time.Sleep(time.Millisecond) {
+				if _, err := os.Stat(report + ".over"); err == nil {
+					return 0
+				}
+			}
 		case "wait": // for a signal
 			<-signals
 		case "start": // until the test has sent one, which is not to come yet
@@ -310,6 +317,36 @@ func TestASignalWaitsForANodeThatTakesOver(t *testing.T) {
 	}()
 	if code := r.run(); code != 8 {
 		t.Errorf("exit code %d after %q", code, r.lives())
+	}
+}
+
+func TestASignalComesAsAKilledNodeHangs(t *testing.T) {
+	// The node was killed and cannot end before somebody answers its mount. Who ends the keeper then gets one node more, which takes the
+	// mount away; where that one hangs, too, the connection is ended.
+	t.Parallel()
+	for _, next := range []string{"serve,wait,drop=1,exit=0", "serve,hang"} {
+		r := newRig(t, "keep=1,serve,hang", next)
+		over := func() {
+			if err := os.WriteFile(r.report+".over", nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		go func() {
+			hearthtest.Eventually(t.Context(), time.Minute, func() bool { return len(r.lives()) == 1 && r.lives()[0] != "" })
+			r.signals <- syscall.SIGTERM
+			if next == "serve,hang" { // its thread ends with the connection
+				hearthtest.Eventually(t.Context(), time.Minute, func() bool {
+					text, _ := os.ReadFile(r.report + ".abort1") // it is not there yet
+					return len(text) > 0
+				})
+				over()
+			}
+		}()
+		code := r.run()
+		if len(r.lives()) != 2 || next != "serve,hang" && code != 0 {
+			t.Errorf("%s: exit code %d after %q", next, code, r.lives())
+		}
+		over()
 	}
 }
 
