@@ -98,8 +98,13 @@ func (t *Tree) askAgain(ctx context.Context, d *directory, segment string, at in
 		return q.askOwn(ctx, at)
 	}
 	w.end()
-	// If that fails, the bound limits the error: not every node is to ask the origin.
-	return q.askElsewhere(ctx, &k, nil) && q.keep() == nil
+	if q.askElsewhere(ctx, &k, nil) {
+		return q.keep() == nil
+	}
+	if !k.Dir { // else the owner may be wrong that the directory is gone
+		t.doubtName(d, segment) // not every node is to ask the origin: those do whose users ask for the name
+	}
+	return false
 }
 
 // older is what is believed of a segment, and whether it was found out before that time. It returns

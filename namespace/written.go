@@ -301,6 +301,7 @@ func (t *Tree) doubtName(d *directory, segment string) {
 			for _, sort := range []string{segment, segment + "/"} {
 				t.neg.Remove(absence{Dir: d.hash, Sort: sort})
 			}
+			e.news(segment, new(record.Entry), 0) // kernels remember that there is none
 			d.doubted = d.running.Load()
 			if s := *d.state.Load(); s.listed > listedDoubted {
 				s.listed = listedDoubted

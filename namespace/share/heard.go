@@ -20,7 +20,7 @@ func (n *Names) hear(_ context.Context, body []byte) (*hearth.View, error) {
 	return nil, nil
 }
 
-// doubt queues news of a directory: it is asked for at once, unless it was in the last second.
+// doubt queues news of a directory: it is asked for at once, unless it was in the last newsEvery.
 func (n *Names) doubt(x *news) {
 	g := n.gossip
 	g.mu.Lock()
@@ -40,7 +40,7 @@ func (n *Names) doubt(x *news) {
 	}
 }
 
-// askAll asks for what was heard of a directory. News that arrives meanwhile is handled a second later,
+// askAll asks for what was heard of a directory. News that arrives meanwhile is handled newsEvery later,
 // until there is none.
 func (n *Names) askAll(dir [16]byte) {
 	g := n.gossip

@@ -19,9 +19,11 @@
 //
 // A node that learns from the bucket that a name has changed tells the directory's owner. The owner asks
 // the bucket, and tells all other nodes what it finds. News is doubt, never truth. A node that hears news
-// asks the owner about the names that it believes itself, at most once a second for each directory. News
-// may be lost, since a node does not answer or since there is too much of it. Then nodes learn of the
-// change when their names' time is over.
+// asks the owner about the names that it believes itself, at most three times a second for each directory. News
+// that a node did not take is told it again. If that is the owner, the others are told in its place: they
+// cannot ask it either, so they believe nothing of the names until the bucket was asked, which is when
+// somebody looks them up. News may be lost, since a node stays away or since there is too much of it. Then
+// nodes learn of the change when their names' time is over.
 //
 // Answers are checked. Names must be one segment each, in order, and after the cursor. Versions are
 // computed here, from the identity that this node knows. An answer that breaks a rule fails as a whole.

@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,8 +24,14 @@ const (
 	// news that comes meanwhile.
 	newsCalls = 8
 	newsWait  = time.Second
-	// newsEvery is the least time between two requests for a directory that news of it causes.
-	newsEvery = time.Second
+	// newsKept is how old news becomes that a node did not take. Until then it is told again, each newsWait:
+	// a node that was killed is back sooner, or others no longer count it among them.
+	newsKept = 10 * time.Second
+	// newsOwed bounds the nodes for which such news is kept, of newsDirs directories each.
+	newsOwed = 16
+	// newsEvery is the least time between two requests for a directory that news of it causes. News of a write
+	// may wait that long at the owner and as long at each other node, and all are to have it within a second.
+	newsEvery = time.Second / 3
 	// newsAsks bounds the directories that are asked for at a time because of news (a semaphore).
 	newsAsks = 8
 )
@@ -79,10 +86,11 @@ type gossip struct {
 	told    map[[16]byte]*news
 	telling bool // spread is running
 	heard   map[[16]byte]*news
+	owed    map[string]map[[16]byte]*news // what nodes did not take, by their ids; tellAgain runs for each
 }
 
 func newGossip() *gossip {
-	g := &gossip{asks: make(chan struct{}, newsAsks), told: map[[16]byte]*news{}, heard: map[[16]byte]*news{}}
+	g := &gossip{asks: make(chan struct{}, newsAsks), told: map[[16]byte]*news{}, heard: map[[16]byte]*news{}, owed: map[string]map[[16]byte]*news{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	return g
 }
@@ -108,8 +116,8 @@ func (g *gossip) wait(d time.Duration) bool {
 }
 
 // Changed tells other nodes that segments of a directory have changed, as the bucket said that long ago.
-// It tells all others if this node owns the directory. Else it tells the owner, which asks the bucket and
-// tells the others. It does not wait for that.
+// It tells all others if this node owns the directory, or the owner does not answer. Else it tells the
+// owner, which asks the bucket and tells the others. It does not wait for that.
 func (s *Shared) Changed(dir hearth.Directory, segments []string, ago time.Duration) {
 	n, g := s.n, s.n.gossip
 	g.mu.Lock()
@@ -170,19 +178,103 @@ func (n *Names) tellAll(all map[[16]byte]*news) {
 			to[id] = append(to[id], ours...)
 		}
 	}
+	instead := map[string][]*news{} // an owner that does not answer tells nobody
+	for owner, list := range n.tellEach(to) {
+		for _, x := range list {
+			if slices.Contains(ours, x) {
+				continue
+			}
+			for _, id := range n.o.Others() {
+				if id != owner {
+					instead[id] = append(instead[id], x)
+				}
+			}
+		}
+	}
+	n.tellEach(instead)
+}
+
+// tellEach tells nodes news, and returns what they did not take. They are told that again.
+func (n *Names) tellEach(to map[string][]*news) (left map[string][]*news) {
+	var mu sync.Mutex
+	left = map[string][]*news{}
 	var calls errgroup.Group
 	calls.SetLimit(newsCalls)
 	for id, list := range to {
 		calls.Go(func() error {
-			n.tellOne(id, list)
+			if list = n.tellOne(id, list); len(list) > 0 {
+				mu.Lock()
+				left[id] = list
+				mu.Unlock()
+				n.owe(id, list)
+			}
 			return nil
 		})
 	}
 	_ = calls.Wait()
+	return left
 }
 
-// tellOne tells a node. What the node does not take, it learns when its names' time is over.
-func (n *Names) tellOne(id string, list []*news) {
+// owe keeps news that a node did not take, which is told it again.
+func (n *Names) owe(id string, list []*news) {
+	g := n.gossip
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	owed := g.owed[id]
+	if g.closed || owed == nil && len(g.owed) >= newsOwed {
+		n.stats.newsLost.Add(int64(len(list)))
+		return
+	}
+	if owed == nil {
+		owed = map[[16]byte]*news{}
+		g.owed[id] = owed
+		g.work.Go(func() { n.tellAgain(id) })
+	}
+	for _, x := range list {
+		old := owed[x.dir.ID]
+		if old == nil && len(owed) >= newsDirs {
+			n.stats.newsLost.Add(1)
+			continue
+		}
+		if old == nil {
+			old = &news{dir: x.dir} // x is told to other nodes, too
+			owed[x.dir.ID] = old
+		}
+		old.merge(x)
+	}
+}
+
+// tellAgain tells a node what it did not take, until it has, or newsKept is over. What it does not take
+// even then, it learns when its names' time is over.
+func (n *Names) tellAgain(id string) {
+	g := n.gossip
+	for wait := newsWindow; g.wait(wait); wait = newsWait {
+		there := slices.Contains(n.o.Others(), id)
+		g.mu.Lock()
+		var list []*news
+		for _, x := range g.owed[id] {
+			if there && time.Since(x.at) < newsKept {
+				list = append(list, x)
+			} else {
+				n.stats.newsLost.Add(1)
+			}
+		}
+		g.owed[id] = map[[16]byte]*news{}
+		if len(list) == 0 {
+			delete(g.owed, id)
+		}
+		g.mu.Unlock()
+		if len(list) == 0 {
+			return
+		}
+		if list = n.tellOne(id, list); len(list) > 0 {
+			n.owe(id, list)
+		}
+	}
+}
+
+// tellOne tells a node, and returns what the node did not take.
+func (n *Names) tellOne(id string, list []*news) (left []*news) {
 	for len(list) > 0 {
 		body, many := appendNews(nil, list, time.Now())
 		ctx, cancel := context.WithTimeout(n.gossip.ctx, newsWait)
@@ -192,10 +284,10 @@ func (n *Names) tellOne(id string, list []*news) {
 			v.Release()
 		}
 		if err != nil {
-			n.stats.newsLost.Add(int64(len(list)))
-			return
+			return list
 		}
 		n.stats.newsTold.Add(int64(many))
 		list = list[many:]
 	}
+	return nil
 }

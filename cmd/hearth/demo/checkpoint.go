@@ -16,8 +16,6 @@ const (
 	checkpointName = "checkpoints/step-1000.pt"
 	// seenWithin is how long a file that was written may take to be seen by another node. In a ring it is a second.
 	seenWithin = 10 * time.Second
-	// heardWithin is how long it is waited for the news of it. In a ring of which a node was just killed it may not come (FLAKES.md).
-	heardWithin = 2 * time.Second
 )
 
 // checkpoint writes a file through a writable mount of the first node, as a training job does: under a temporary name, fsync,
@@ -68,7 +66,7 @@ func (d *demo) readCheckpoint(ctx context.Context, f *file) error {
 	if err != nil {
 		return err
 	}
-	began, asked := time.Now(), false
+	began := time.Now()
 	buf := make([]byte, 1<<20)
 	sum, err := reader.hash(ctx, f, buf)
 	for errors.Is(err, fs.ErrNotExist) && time.Since(began) < seenWithin { // it has yet to hear of the name
@@ -76,13 +74,6 @@ func (d *demo) readCheckpoint(ctx context.Context, f *file) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
-		}
-		if time.Since(began) > heardWithin && !asked {
-			asked = true
-			if out, err := exec.CommandContext(ctx, d.Hearth, "refresh", "--node", "unix://"+reader.socket, "/").CombinedOutput(); err != nil {
-				return fmt.Errorf("have %s ask for the checkpoint: %w: %s", reader.name, err, out)
-			}
-			d.say("%s had not heard of it after %v, and was asked to look (hearth refresh /)", reader.name, heardWithin)
 		}
 		sum, err = reader.hash(ctx, f, buf)
 	}
