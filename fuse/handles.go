@@ -109,15 +109,25 @@ func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, 
 		}
 	}
 	row := h.table.put(x) // before the answer
-	if err := h.inherit(x); err != nil {
+	if err := h.opened(x); err != nil {
 		h.table.clear(row)
 		return 0, err
 	}
 	return handleOf(row, x), nil
 }
 
-// inherit is an open that another process has answered.
-func (h *handles) inherit(x tableRow) error {
+// inherit is an open that another process has answered. It stands even where its draft is published and just going.
+func (h *handles) inherit(x tableRow) {
+	if err := h.opened(x); err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.drafted[x.node] = true
+		h.countLocked(x)
+	}
+}
+
+// opened is an open more, of which the kernel is told next.
+func (h *handles) opened(x tableRow) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d, ok := h.drafts.ID(x.node); ok {
@@ -129,6 +139,11 @@ func (h *handles) inherit(x tableRow) error {
 			d.Append()
 		}
 	}
+	h.countLocked(x)
+	return nil
+}
+
+func (h *handles) countLocked(x tableRow) {
 	h.open[x.node]++
 	if x.value&purposes != forReading {
 		h.writers[x.node]++
@@ -136,7 +151,6 @@ func (h *handles) inherit(x tableRow) error {
 	if x.value&purposes == forAppending {
 		h.appends[x.node] = true
 	}
-	return nil
 }
 
 // wasDraft reports whether a node is a draft's, or was one's.

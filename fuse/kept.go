@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -52,6 +53,9 @@ const (
 	initOutFlags2, initOutSize = outHeader + 32, outHeader + 64
 	// notifyResend has the kernel ask again for what a process took and did not answer (FUSE_NOTIFY_RESEND, Linux 6.9).
 	notifyResend = 7
+	// queuedForgets is how long after a take-over a FORGET may have been queued before it. The kernel gives out what is
+	// queued in order, FORGETs of thousands of nodes at a time, so that it is a matter of milliseconds.
+	queuedForgets = 10 * time.Second
 )
 
 // firstRequest reads the INIT of a new mount.
@@ -245,7 +249,7 @@ func takeOver(o Options) (*Server, error) {
 	}
 	s := &Server{o: o, place: k.place(), ended: make(chan struct{}), drained: make(chan struct{})}
 	s.files = newFileSystem(&s.o)
-	s.files.holds.inherit(k.Names)
+	s.files.holds.inherit(k.Names, time.Now().Add(queuedForgets))
 	raw, err := s.speak(own.conn, init, m, func(answer []byte) error {
 		if !bytes.Equal(answer, k.Answer) {
 			return fmt.Errorf("%w (%x instead of %x)", ErrOther, answer, k.Answer)
@@ -274,7 +278,7 @@ func takeOver(o Options) (*Server, error) {
 	for row, x := range rows {
 		switch {
 		case x.kind == held && f.write != nil:
-			_ = f.handles.inherit(x) // a draft that has gone has no handle
+			f.handles.inherit(x)
 		case x.kind == removed:
 			f.remade.inherit(row, x)
 		}

@@ -15,7 +15,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -454,16 +456,47 @@ func TestWhatTheKernelMayHold(t *testing.T) {
 	} {
 		for _, id := range []uint64{2, 65_535, 65_536, 200_000} {
 			h := newHolds()
-			h.inherit(200_000)
+			h.inherit(200_000, time.Time{})
 			if c.do(h, id); h.has(id) != c.has {
 				t.Errorf("%s: %d is held: %v", c.story, id, !c.has)
 			}
 		}
 	}
 	h := newHolds()
-	h.inherit(200_000)
+	h.inherit(200_000, time.Time{})
 	h.add(200_001)
 	if h.drop(200_001, 1); h.has(200_001) || h.has(300_000) {
 		t.Error("an id of this process's time is held")
 	}
+}
+
+func TestAForgetThatWasQueuedBeforeATakeOver(t *testing.T) {
+	// The kernel looks a name up that is another file's by now, gives that answer's reference up, looks the name up again, and the file is
+	// opened. The process is killed before it has read of the first. The next one reads it: the file stays open, to be written and read.
+	// A FORGET of more than one reference is of all, and so is one of one reference that comes later.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w = w.next()
+	w.holds.sure = time.Now().Add(queuedForgets)
+	w.Forget(node, 1)
+	w.is("rows", w.held(node), 1)
+	w.is("write", w.put(node, 0, "J"), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("rows", w.held(node), 0)
+	w.is("the bucket has", w.bucket.has("a"), "Jello")
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			n    uint64
+			wait time.Duration
+			held bool
+		}{{1, 0, true}, {2, 0, false}, {1, queuedForgets, false}} {
+			h := newHolds()
+			h.inherit(9, time.Now().Add(queuedForgets))
+			time.Sleep(c.wait)
+			if h.drop(7, c.n); h.has(7) != c.held {
+				t.Errorf("%d references after %v: %v", c.n, c.wait, !c.held)
+			}
+		}
+	})
 }

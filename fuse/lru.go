@@ -3,6 +3,7 @@ package fuse
 import (
 	"container/list"
 	"sync"
+	"time"
 )
 
 const shards = 32 // enough that handlers on all cores rarely meet
@@ -87,6 +88,7 @@ type holds struct {
 	}
 
 	before uint64       // ids up to this one may be known from another process; 0 means none
+	sure   time.Time    // from then on a FORGET of such an id is of all that the other process told
 	mu     sync.RWMutex // guards gone
 	gone   map[uint64]*[goneWords]uint64
 }
@@ -102,8 +104,11 @@ func newHolds() *holds {
 	return h
 }
 
-// inherit says that the kernel may hold the ids up to last by what another process told it.
-func (h *holds) inherit(last uint64) { h.before, h.gone = last, map[uint64]*[goneWords]uint64{} }
+// inherit says that the kernel may hold the ids up to last by what another process told it. A FORGET of one reference
+// before sure may be of one of several, as the kernel asked for it of the other process.
+func (h *holds) inherit(last uint64, sure time.Time) {
+	h.before, h.sure, h.gone = last, sure, map[uint64]*[goneWords]uint64{}
+}
 
 func (h *holds) add(id uint64) {
 	s := &h.shard[shardOf(id)]
@@ -114,13 +119,16 @@ func (h *holds) add(id uint64) {
 
 // drop takes away n references. The kernel gives up all that it has of an inode at once, so an id of another process's
 // time is held no more, unless this one has told of it meanwhile: those may belong to a new inode. Whether they do is not to
-// be known, so such an id counts as held until the mount ends.
+// be known, so such an id counts as held until the mount ends. So does one of which the kernel gives up one reference as this
+// process begins: when a name turns out to be another file's, it gives the answer's reference up, and looks the name up again
+// (fuse_dentry_revalidate in linux/fs/fuse/dir.c). The file may be open by then.
 func (h *holds) drop(id, n uint64) {
 	s := &h.shard[shardOf(id)]
 	s.Lock()
 	defer s.Unlock()
 	told := uint64(s.count[id])
 	switch {
+	case told == 0 && n == 1 && h.inherited(id) && time.Now().Before(h.sure):
 	case h.inherited(id) && (told == 0 || n > told):
 		h.forget(id)
 	case told > n:

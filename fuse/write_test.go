@@ -101,13 +101,13 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.holds.inherit(tree.last)
+	w.holds.inherit(tree.last, time.Time{})
 	for row, x := range all { // as takeOver
 		if x.kind == removed {
 			w.remade.inherit(row, x)
 			continue
 		}
-		_ = w.handles.inherit(x)
+		w.handles.inherit(x)
 	}
 	return w
 }
