@@ -98,27 +98,29 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	return d, nil
 }
 
-// add is an open more of a node, by a request of the kernel. An error says that its draft has just gone.
-func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, err error) {
+// add is an open more of a node, by a request of the kernel. It holds the draft d, if there is one. An error says that its draft
+// has just gone.
+func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, d *draft.Draft, err error) {
 	x := tableRow{node, held, int32(uint32(unique>>1)*(purposes+1)) | purpose(flags)} // the lowest bit is not a request's
 	if resent(unique) {
 		if rows, err := h.table.read(); err == nil {
 			if row := slices.Index(rows, x); row >= 0 { // the process before has counted it, and did not answer
-				return handleOf(row, x), nil
+				d, _ = h.drafts.ID(node)
+				return handleOf(row, x), d, nil
 			}
 		}
 	}
 	row := h.table.put(x) // before the answer
-	if err := h.opened(x); err != nil {
+	if d, err = h.opened(x); err != nil {
 		h.table.clear(row)
-		return 0, err
+		return 0, nil, err
 	}
-	return handleOf(row, x), nil
+	return handleOf(row, x), d, nil
 }
 
 // inherit is an open that another process has answered. It stands even where its draft is published and just going.
 func (h *handles) inherit(x tableRow) {
-	if err := h.opened(x); err != nil {
+	if _, err := h.opened(x); err != nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.drafted[x.node] = true
@@ -127,20 +129,20 @@ func (h *handles) inherit(x tableRow) {
 }
 
 // opened is an open more, of which the kernel is told next.
-func (h *handles) opened(x tableRow) error {
+func (h *handles) opened(x tableRow) (d *draft.Draft, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d, ok := h.drafts.ID(x.node); ok {
+	if d, _ = h.drafts.ID(x.node); d != nil {
 		h.drafted[x.node] = true
 		if err := d.Hold(); err != nil {
-			return err
+			return nil, err
 		}
 		if x.value&purposes == forAppending {
 			d.Append()
 		}
 	}
 	h.countLocked(x)
-	return nil
+	return d, nil
 }
 
 func (h *handles) countLocked(x tableRow) {

@@ -234,6 +234,30 @@ func TestAForgetBesideAnOpen(t *testing.T) {
 	w.is("rows", w.held(node), 0)
 }
 
+func TestAnOpenAsTheDraftGoes(t *testing.T) {
+	// A file is opened while its draft, which was published, goes with its last handle: the open is ESTALE, for which the kernel looks the
+	// name up again. Else the file were open by two nodes, and a write by one of them were ESTALE.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.is("close", w.flush(node), ok)
+	last := sync.OnceFunc(func() { w.release(node, handle) })
+	w.write.w.Frozen = func(string) bool { // it is asked once the draft was found
+		last()
+		return false
+	}
+	_, errno := w.open(node, syscall.O_RDWR)
+	w.is("open of what is going", errno, syscall.ESTALE)
+	w.is("drafts", len(w.drafts.All()), 0)
+	w.is("rows", w.held(node), 0)
+	now := w.look("a")
+	handle, errno = w.open(now, syscall.O_RDWR)
+	w.is("open", errno, ok)
+	w.is("write", w.put(now, 0, "J"), ok)
+	w.is("close", w.flush(now), ok)
+	w.release(now, handle)
+	w.is("the bucket has", w.bucket.has("a"), "Jello")
+}
+
 func TestAFileIsOpenByOneNode(t *testing.T) {
 	// Somebody looks up a file while it is a draft, and opens it when that has gone: the open is ESTALE, for which the kernel looks the
 	// name up again. Else two would write one file by two nodes, and the later one's write were ESTALE. A draft that was never written

@@ -47,7 +47,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name st
 		never := func(uint64) bool { return false }
 		f.handles.forget(n.ID, never, func(node, handle uint64, writes bool) { f.handles.drop(node, handle, writes) })
 	}
-	if out.OpenOut.Fh, err = f.handles.add(n.ID, in.Flags, in.Unique); err != nil {
+	if out.OpenOut.Fh, _, err = f.handles.add(n.ID, in.Flags, in.Unique); err != nil {
 		return f.failed(r, err)
 	}
 	f.enter(&n, &out.EntryOut)
@@ -107,9 +107,13 @@ func (f *fileSystem) openPlain(ctx context.Context, in *gofuse.OpenIn, out *gofu
 			return err
 		}
 	}
-	handle, err := f.handles.add(in.NodeId, in.Flags, in.Unique)
+	handle, holds, err := f.handles.add(in.NodeId, in.Flags, in.Unique)
 	if err != nil {
 		return err
+	}
+	if ok && holds == nil && f.outlived(in.NodeId) { // its draft has gone since
+		f.handles.drop(in.NodeId, handle, canWrite(in.Flags))
+		return hearth.ErrStale
 	}
 	if ok && writes(in.Flags) {
 		d.Claim() // it is opened by the name that it is kept under
