@@ -72,7 +72,8 @@ touch empty; stat -c %s empty; rm empty; ls empty 2>/dev/null || echo gone
 : > truncated; : > truncated; stat -c %s truncated
 mv a b; cat b; ls a 2>/dev/null || echo gone
 set -C; echo no > b 2>/dev/null || echo exists; set +C
-chmod 600 b 2>/dev/null; cat b
+chmod 600 b; cat b; stat -c %a b; touch -d @1500000000 b; stat -c %Y b; cp -p b kept; mv kept kept2; stat -c '%a %Y' kept2; echo x >> kept2; stat -c %a kept2; rm kept2
+chmod 750 d; stat -c %a d; mkdir -m 700 own; stat -c %a own; rmdir own
 tar -cf t.tar d; tar -tf t.tar | sort; rm t.tar
 rm d/e/f; rmdir d/e; ls -A d
 rm -r d; ls -A | sort

@@ -49,6 +49,9 @@ type Keys interface {
 	Keys(ctx context.Context, link, prefix, behind string, each func(*hearth.Object) bool) (hidden int64, err error)
 	// NewID returns a node id that no name has.
 	NewID() (uint64, error)
+	// Attr returns what was set of a node of the tree, and SetAttr keeps it.
+	Attr(id uint64) (namespace.Attr, bool)
+	SetAttr(id uint64, a namespace.Attr) error
 }
 
 var _ Keys = (*namespace.Tree)(nil)

@@ -41,6 +41,7 @@ type fakeTree struct {
 	gone      map[[16]byte]bool        // versions that the origin has no more
 	local     map[string]bool          // keys that are whole in a local file
 	markers   map[string]bool          // directories that have an object of their own
+	attrs     map[uint64]namespace.Attr
 	localDir  string
 	absentTTL time.Duration
 
@@ -58,7 +59,7 @@ func newFakeTree(ttl time.Duration) *fakeTree {
 	t := &fakeTree{
 		ttl: ttl, pool: hearth.NewPool(1 << 30), nodes: map[uint64]*fakeNode{}, paths: map[string]uint64{}, last: 1, subs: map[int]func(namespace.Change){},
 		literal: map[string][]byte{}, stalled: map[string]chan struct{}{}, stalledIn: map[uint64]chan struct{}{},
-		truth: map[string]int{}, gone: map[[16]byte]bool{}, local: map[string]bool{}, markers: map[string]bool{}, absentTTL: ttl,
+		truth: map[string]int{}, gone: map[[16]byte]bool{}, local: map[string]bool{}, markers: map[string]bool{}, attrs: map[uint64]namespace.Attr{}, absentTTL: ttl,
 	}
 	t.nodes[1] = &fakeNode{node: namespace.Node{ID: 1, Dir: true, ModTime: time.Unix(1e9, 0)}, children: map[string]uint64{}}
 	return t
@@ -93,6 +94,9 @@ func (t *fakeTree) putObject(o hearth.Object, id uint64) {
 	}
 	t.nodes[t.last] = &fakeNode{node: namespace.Node{ID: t.last, Name: name, Object: o, ModTime: o.ModTime}, parent: dir}
 	d := t.nodes[dir]
+	if a, ok := t.attrs[id]; ok {
+		t.attrs[t.last] = a
+	}
 	old := d.setLocked(name, t.last)
 	d.node.ModTime = d.node.ModTime.Add(time.Second)
 	t.mu.Unlock()
@@ -287,6 +291,26 @@ func (t *fakeTree) File(ctx context.Context, _, key string) (namespace.Node, err
 	dir := t.dirLocked(path.Dir(key))
 	t.mu.Unlock()
 	return t.Lookup(ctx, dir, path.Base(key))
+}
+
+func (t *fakeTree) Attr(id uint64) (namespace.Attr, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, ok := t.attrs[id]
+	return a, ok
+}
+
+func (t *fakeTree) SetAttr(id uint64, a namespace.Attr) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attrs[id] = a
+	if n := t.nodes[id]; n != nil && !n.node.Dir { // its name may have another id
+		now := t.nodes[n.parent].children[n.node.Name]
+		if t.nodes[now] != nil && t.nodes[now].node.Object.Version == n.node.Object.Version {
+			t.attrs[now] = a
+		}
+	}
+	return nil
 }
 
 func (t *fakeTree) NewID() (uint64, error) {

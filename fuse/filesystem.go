@@ -262,10 +262,13 @@ func (f *fileSystem) attr(n *namespace.Node, out *gofuse.Attr) {
 	if t := n.ModTime; !t.IsZero() {
 		out.SetTimes(&t, &t, &t)
 	}
-	if d, ok := f.isDraft(n.ID); ok {
-		a := d.Info().Attr
-		out.Uid, out.Gid, out.Mode = a.UID, a.GID, out.Mode&syscall.S_IFMT|a.Mode&0o7777
-		out.SetTimes(&a.ATime, &a.ModTime, &a.ModTime)
+	if f.write != nil {
+		if a, set := f.isSet(n.ID); set {
+			out.Uid, out.Gid, out.Mode = a.UID, a.GID, out.Mode&syscall.S_IFMT|a.Mode&0o7777
+			if !a.ModTime.IsZero() {
+				out.SetTimes(&a.ATime, &a.ModTime, &a.ModTime)
+			}
+		}
 	}
 }
 

@@ -181,8 +181,9 @@ func (f *fileSystem) empty(ctx context.Context, id uint64) (*draft.Draft, error)
 	if err != nil {
 		return nil, err
 	}
-	o, now := &rec.node.Object, time.Now()
-	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: now, ATime: now}, nil)
+	o, attr := &rec.node.Object, f.draftAttr(&rec.node)
+	attr.ModTime = time.Now()
+	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, attr, nil)
 	return d, f.began(id, err)
 }
 
@@ -196,7 +197,7 @@ func (f *fileSystem) change(ctx context.Context, id uint64) (*draft.Draft, error
 	if f.lostName(id, draft.Name{Link: o.Link, Key: o.Key}) {
 		return nil, f.began(id, syscall.EEXIST)
 	}
-	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, draft.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: o.ModTime, ATime: o.ModTime}, o)
+	d, err := f.handles.begun(ctx, draft.Name{Link: o.Link, Key: o.Key}, id, f.draftAttr(&rec.node), o)
 	return d, f.began(id, err)
 }
 
@@ -356,7 +357,7 @@ func (f *fileSystem) FsyncDir(<-chan struct{}, *gofuse.FsyncIn) gofuse.Status {
 	return gofuse.OK
 }
 
-// SetAttr answers SETATTR. Attributes of a draft are kept; those of a file of the bucket stay as they are.
+// SetAttr answers SETATTR. What is set is kept on this node: of a draft with it, of all else in the tree.
 func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	if f.write == nil {
 		return gofuse.EROFS
@@ -385,33 +386,14 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		}
 	}
 	if !ok {
-		s := f.setNothing(cancel, in, out)
-		if s != gofuse.EPERM || !f.handles.written(in.NodeId) {
-			return s
-		}
-		var err error
-		if d, err = f.change(r, in.NodeId); err != nil { // it keeps attributes while somebody has it open for writing
-			return f.failed(r, err)
-		}
+		return f.setKept(cancel, in, out)
 	}
-	d.SetAttr(func(a *draft.Attr) {
-		if mode, ok := in.GetMode(); ok {
-			a.Mode = mode & 0o7777
-		}
-		if uid, ok := in.GetUID(); ok {
-			a.UID = uid
-		}
-		if gid, ok := in.GetGID(); ok {
-			a.GID = gid
-		}
-		if t, ok := in.GetMTime(); ok {
-			a.ModTime = t
-		}
-		if t, ok := in.GetATime(); ok {
-			a.ATime = t
-		}
-	})
+	d.SetAttr(func(a *draft.Attr) { set(in, a) })
 	i := d.Info()
+	// The draft goes when it is published. Before that the tree does not know it.
+	if err := f.write.w.Keys.SetAttr(i.ID, keptAttr(i.Attr)); err != nil && !errors.Is(err, hearth.ErrStale) {
+		return f.failed(r, err)
+	}
 	n := node(&i)
 	f.attr(&n, &out.Attr)
 	switch {
@@ -448,16 +430,72 @@ func (f *fileSystem) resize(ctx context.Context, id uint64, size int64) (*draft.
 	return f.change(ctx, id)
 }
 
-// setNothing answers SETATTR for what has no attributes of its own. What would stay as it is may be set.
-func (f *fileSystem) setNothing(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	s := f.GetAttr(cancel, &gofuse.GetAttrIn{InHeader: in.InHeader}, out)
-	mode, setsMode := in.GetMode()
-	uid, setsUID := in.GetUID()
-	gid, setsGID := in.GetGID()
-	if s.Ok() && (setsMode && mode&0o7777 != out.Mode&0o7777 || setsUID && uid != out.Uid || setsGID && gid != out.Gid) {
-		return gofuse.EPERM
+// set does what SETATTR asks for.
+func set(in *gofuse.SetAttrIn, a *draft.Attr) {
+	if mode, ok := in.GetMode(); ok {
+		a.Mode = mode & 0o7777
 	}
-	return s
+	if uid, ok := in.GetUID(); ok {
+		a.UID = uid
+	}
+	if gid, ok := in.GetGID(); ok {
+		a.GID = gid
+	}
+	if t, ok := in.GetMTime(); ok {
+		a.ModTime = t
+	}
+	if t, ok := in.GetATime(); ok {
+		a.ATime = t
+	}
+}
+
+// setKept answers SETATTR for what is no draft.
+func (f *fileSystem) setKept(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	r := f.request(cancel, &in.InHeader)
+	defer r.finish()
+	id := f.toTree(in.NodeId)
+	n, err := f.tree.Node(r, id)
+	if err != nil {
+		return f.failed(r, err)
+	}
+	a := f.draftAttr(&n)
+	was := a
+	set(in, &a)
+	if n.Dir {
+		a.ModTime, a.ATime = time.Time{}, time.Time{} // they are its listing's
+		was.ModTime, was.ATime = a.ModTime, a.ATime
+	}
+	if a != was {
+		if err := f.write.w.Keys.SetAttr(id, keptAttr(a)); err != nil {
+			return f.failed(r, err)
+		}
+	}
+	f.attr(&n, &out.Attr)
+	return gofuse.OK
+}
+
+// isSet is what was set of a node, or of its draft.
+func (f *fileSystem) isSet(id uint64) (namespace.Attr, bool) {
+	if d, ok := f.isDraft(id); ok {
+		return keptAttr(d.Info().Attr), true
+	}
+	return f.write.w.Keys.Attr(id)
+}
+
+// draftAttr is what a draft of a node begins with: what was set of it, or what the mount shows of all.
+func (f *fileSystem) draftAttr(n *namespace.Node) draft.Attr {
+	a, set := f.write.w.Keys.Attr(n.ID)
+	if !set {
+		a = namespace.Attr{Mode: f.o.FileMode, UID: f.o.UID, GID: f.o.GID, ModTime: n.ModTime, ATime: n.ModTime}
+		if n.Dir {
+			a.Mode = f.o.DirMode
+		}
+	}
+	return draft.Attr{Mode: a.Mode, UID: a.UID, GID: a.GID, ModTime: a.ModTime, ATime: a.ATime}
+}
+
+func keptAttr(a draft.Attr) namespace.Attr {
+	return namespace.Attr{Mode: a.Mode & 0o7777, UID: a.UID, GID: a.GID, ModTime: a.ModTime, ATime: a.ATime}
 }
 
 // Unlink answers UNLINK. Who has the file open goes on with it.
@@ -587,6 +625,10 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 		made() // what changes from now on is told: the name may be looked up before that
 		if err == nil {
 			n, err = f.tree.Lookup(r, dir, name)
+		}
+		a := namespace.Attr{Mode: in.Mode & 0o7777, UID: in.Uid, GID: in.Gid}
+		if err == nil && (a != namespace.Attr{Mode: f.o.DirMode, UID: f.o.UID, GID: f.o.GID}) {
+			err = f.write.w.Keys.SetAttr(n.ID, a)
 		}
 	}
 	if err != nil {

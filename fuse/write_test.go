@@ -61,6 +61,9 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 		Conflicted: func(_ *draft.Draft, was draft.Info, _ error) { w.doubted = append(w.doubted, was.Key) },
 		Published: func(d *draft.Draft, o hearth.Object) {
 			tree.wrote(o.Key, &o, d.Info().ID)
+			if i := d.Info(); !i.IsDir() {
+				_ = tree.SetAttr(i.ID, keptAttr(i.Attr)) // as node.published does; it cannot fail
+			}
 			if w.wrote != nil {
 				w.wrote()
 			}
@@ -259,7 +262,10 @@ func TestCloseAnswersOnceTheBucketHasTheFile(t *testing.T) {
 	if id := w.look("a"); id == 0 || id == node {
 		t.Errorf("the name has node id %d", id)
 	}
-	w.is("attributes by the old node id", w.attrOf(node), "100644 9")
+	w.is("attributes by the old node id", w.attrOf(node), "100640 9")
+	w.is("attributes by the new one", w.attrOf(w.look("a")), "100640 9")
+	w.is("rename", w.rename("a", "moved", 0, 0), ok)
+	w.is("attributes of what was renamed", w.attrOf(w.look("moved")), "100640 9")
 	w.is("rows", w.held(node), 0)
 }
 

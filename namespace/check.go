@@ -108,6 +108,8 @@ func wrong(db RecordsDB, key, value []byte) (why string, err error) {
 		unreadable = err
 	case record.KindReverse:
 		_, unreadable = record.ParseReverse(value)
+	case record.KindAttr:
+		_, unreadable = record.ParseAttr(value)
 	case record.KindPin:
 		if !json.Valid(value) {
 			return "a pin that cannot be read", nil

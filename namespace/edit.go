@@ -200,6 +200,7 @@ func (e *edit) drop(sort string) error {
 	}
 	if was.Dir {
 		e.gone = append(e.gone, was.ID)
+		e.w.Delete(record.IDKey(nil, record.KindAttr, was.ID))
 		return e.setBeside(record.Segment(sort), false)
 	}
 	return nil

@@ -81,6 +81,7 @@ func (t *Tree) sweepSuperseded(before int64) error {
 				}
 				w.Delete(key)
 				w.Delete(append([]byte{record.KindReverse}, key[1:]...))
+				w.Delete(append([]byte{record.KindAttr}, key[1:]...))
 			}
 			if more = rows.Len() == pageNames; more {
 				lower = append(append(lower[:0], rows.Key(pageNames-1)...), 0)

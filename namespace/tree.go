@@ -91,6 +91,7 @@ type Tree struct {
 
 	linkMu  sync.Mutex // guards changes of links
 	refused refusals
+	attrs   atomic.Bool // something is set of a node (Attr)
 	tokens  tokens
 
 	ctx    context.Context // ended by Close
@@ -158,6 +159,9 @@ func (t *Tree) load() error {
 		return err
 	}
 	if err := t.loadClock(); err != nil {
+		return err
+	}
+	if err := t.loadAttrs(); err != nil {
 		return err
 	}
 	if err := t.refused.load(t.db); err != nil {

@@ -43,7 +43,7 @@ func (t *Tree) Written(ctx context.Context, link, key string) {
 
 // Wrote does what Written does, for a writer whom the origin has told what the key has now: o, or nothing if it is nil. So the
 // key itself is not asked for. id, if it is not 0, is a node id by which kernels know the file that was written. It stands for
-// this version from now on, as long as one holds it; the name has another one.
+// this version from now on, as long as one holds it; the name has another one, of which is set what was of id (SetAttr).
 func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object, id uint64) {
 	l := t.links.Load().named(link)
 	if l == nil {
@@ -60,6 +60,10 @@ func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object, id
 				x := fileEntry(l, o)
 				x.ID = id
 				e.supersede(q.segment, &x)
+				a, has := t.Attr(id)
+				if now, ok, err := e.get(q.segment); has && ok && err == nil && now.Same(&x) {
+					t.setAttr(e.w, now.ID, &a)
+				}
 				return nil
 			})
 		}

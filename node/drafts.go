@@ -205,10 +205,30 @@ func (n *Node) published(d *draft.Draft, o hearth.Object) {
 		id = 0 // the tree has an id of its own for each directory
 	}
 	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, id) })
+	for kept := (draft.Attr{}); kept != d.Info().Attr; { // somebody may set it just now
+		i = d.Info()
+		kept = i.Attr
+		n.keepAttr(n.ctx, &i)
+	}
 	n.seed(d, &o)
 	ctx, cancel := context.WithTimeout(n.ctx, settling)
 	defer cancel()
 	n.settle(ctx)
+}
+
+// keepAttr keeps what was set of a draft, which goes. What cannot be kept is as for every file of the bucket.
+func (n *Node) keepAttr(ctx context.Context, i *draft.Info) {
+	id, a := i.ID, namespace.Attr{Mode: i.Attr.Mode & 0o7777, UID: i.Attr.UID, GID: i.Attr.GID, ModTime: i.Attr.ModTime, ATime: i.Attr.ATime}
+	if i.IsDir() {
+		dir, err := n.tree.Prefix(ctx, i.Link, i.Key)
+		if err != nil {
+			return
+		}
+		id, a.ModTime, a.ATime = dir.ID, time.Time{}, time.Time{}
+	}
+	if err := n.tree.SetAttr(id, a); err != nil {
+		n.events.Debug("what was set of a file is not kept", "key", i.Key, "error", err)
+	}
 }
 
 // settling bounds how long close(2) waits until the kernels of all mounts know. Somebody may hold a directory's lock.

@@ -13,6 +13,7 @@ const (
 	KindDirectory  = 'd' // directory: its node id and the state of its listing
 	KindReverse    = 'i' // node id: what the id stands for
 	KindSuperseded = 's' // node id: when the id's version was superseded
+	KindAttr       = 'a' // node id: an Attr
 	KindPin        = 'p' // path of the tree: a pin, as namespace.PinTable has it
 )
 
