@@ -126,6 +126,26 @@ func TestRequestsThatComeAgain(t *testing.T) {
 	w.is("another's RMDIR", w.rmdir("d", 0), syscall.ENOENT)
 }
 
+func TestAnUnlinkThatComesAgainTakesNoOthersFile(t *testing.T) {
+	// A process deletes an object and is killed before it has noted that. Another node writes the name. The kernel asks again for the
+	// unlink: the file of the other node stays, and is shown. If nobody wrote, the name is gone.
+	for _, writes := range []bool{false, true} {
+		w := newWriter(t)
+		w.tree.putObject(w.bucket.put("a", "ours"), 0)
+		w.is("DELETE", w.bucket.Delete(t.Context(), "a", ""), error(nil))
+		want := "none"
+		if writes {
+			w.bucket.put("a", "another's")
+			want = "another's"
+		}
+		w = w.next()
+		w.asks = true
+		w.is("UNLINK again", w.unlinked("a", again63), ok)
+		w.is("the bucket has", w.bucket.has("a"), want)
+		w.is("the name is there", w.look("a") != 0, writes)
+	}
+}
+
 func (w *writer) mkdir(name string) gofuse.Status {
 	return w.Mkdir(nil, &gofuse.MkdirIn{InHeader: gofuse.InHeader{NodeId: 1}}, name, &gofuse.EntryOut{})
 }

@@ -505,7 +505,7 @@ func (f *fileSystem) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	}
 	r := f.requestIn(cancel, in)
 	defer r.finish()
-	return f.failed(r, f.unlink(r, f.toTree(in.NodeId), name))
+	return f.failed(r, f.unlink(r, f.toTree(in.NodeId), name, resent(in.Unique)))
 }
 
 // keep makes the marker of a directory whose last key is about to go, as far as the tree knows: else the directory would go with it.
@@ -534,7 +534,8 @@ func (f *fileSystem) keep(ctx context.Context, dir uint64, gone draft.Name) {
 	}
 }
 
-func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error {
+// unlink takes a name away. again says that the process before may have done so: what somebody else wrote since stays.
+func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again bool) error {
 	d, at, err := f.write.find(dir, name)
 	if err != nil {
 		return err
@@ -544,6 +545,16 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string) error 
 	}
 	if d == nil && f.handles.writing() {
 		d = f.orphan(ctx, dir, name)
+	}
+	if d == nil && again {
+		n, err := f.write.lookup(namespace.Quiet(ctx), dir, name) // as that process knew it
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err == nil && !n.Dir:
+			f.keep(ctx, dir, at)
+			return f.removeHidden(ctx, n.ID, &n.Object)
+		}
 	}
 	if d == nil {
 		f.keep(ctx, dir, at)
