@@ -81,7 +81,8 @@ const (
 // side is one of the two file systems.
 type side struct {
 	root string
-	fds  [callSlots]int // -1: none
+	fds  [callSlots]int  // -1: none
+	dirs [callSlots]bool // of which fds: a directory that was renamed does not tell any more
 	maps [callMaps][]byte
 	// sizes are descriptors of what is mapped, to learn its size by. Only ext4 has them: on the mount a mapping is to be the last that holds
 	// a file.
@@ -187,7 +188,9 @@ func (s *side) open(c *call) string {
 	}
 	fd, err := unix.Open(s.at(c.Path), c.Flags|unix.O_CLOEXEC, 0o644)
 	if err == nil {
+		var st unix.Stat_t
 		s.fds[c.Slot] = fd
+		s.dirs[c.Slot] = unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 	}
 	return told(err, "ok")
 }
@@ -204,7 +207,7 @@ func (s *side) dup(c *call) string {
 	}
 	fd, err := unix.FcntlInt(uintptr(s.fds[c.Slot]), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
-		s.fds[c.By] = fd
+		s.fds[c.By], s.dirs[c.By] = fd, s.dirs[c.Slot]
 	}
 	return told(err, "ok")
 }
@@ -405,14 +408,9 @@ func (s *side) copy(c *call) string {
 	return told(err, "%d bytes", n)
 }
 
-func (s *side) isDir(slot int) bool {
-	var st unix.Stat_t
-	return unix.Fstat(s.fds[slot], &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
-}
-
 // lseek is of files: what it says of directories means nothing.
 func (s *side) lseek(c *call) string {
-	if s.isDir(c.Slot) {
+	if s.dirs[c.Slot] {
 		return skipped
 	}
 	off, err := unix.Seek(s.fds[c.Slot], c.Off, c.Flags)

@@ -222,7 +222,7 @@ func (r *metamorphic) note(c *call, closing uint64) {
 	if c.Kind == "rename" && temporary(c.Path) && f.isDir(c.To) {
 		for slot, fd := range r.ext4.fds {
 			at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-			if to := r.ext4.at(c.To); err == nil && (at == to || strings.HasPrefix(at, to+"/")) && r.ext4.isDir(slot) {
+			if to := r.ext4.at(c.To); err == nil && (at == to || strings.HasPrefix(at, to+"/")) && r.ext4.dirs[slot] {
 				r.moved[r.ext4.ino(slot)] = true
 			}
 		}

@@ -394,18 +394,19 @@ func (n *Node) draftsBelow(name draft.Name) (count int) {
 	return count
 }
 
-// publishDir publishes the draft of a directory and all below it behind, the file that was written last at the end.
+// publishDir publishes the draft of a directory and all below it behind, the file that was written last at the end. What has a
+// temporary name of its own stays, unless the directory has one, too.
 func (n *Node) publishDir(s *draft.Store, name draft.Name) {
 	d, ok := s.Find(name)
 	if !ok {
 		return
 	}
-	file := d.Info().File
+	file, all := d.Info().File, n.staged(name)
 	n.drafts.behindOf(file, 1)
 	n.group.Go(func() error {
 		defer n.drafts.behindOf(file, -1)
 		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
-			err := s.RenameDir(n.ctx, name, name, func(i draft.Info) bool { return !i.Conflict }, nil)
+			err := s.RenameDir(n.ctx, name, name, func(i draft.Info) bool { return !i.Conflict && (all || !n.staged(i.Name)) }, nil)
 			if err == nil || n.ctx.Err() != nil {
 				return nil
 			}

@@ -211,7 +211,7 @@ func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {
 	// file that was written last at the end. What has a temporary name stays.
 	s, _, c := outage(t, "immutable")
 	n := start(t, "", func(o *Config) { c.with(o) })
-	for _, key := range []string{"d.tmp/", "d.tmp/a", "d.tmp/b", "left.tmp", "d.tmp/marker"} {
+	for _, key := range []string{"d.tmp/", "d.tmp/a", "d.tmp/in.tmp", "d.tmp/b", "left.tmp", "d.tmp/marker"} {
 		staged(t, n, key, key[strings.LastIndexByte(key, '/')+1:])
 	}
 	store := n.drafts.store.Load()
@@ -229,7 +229,7 @@ func TestARenameThatAKillBrokeOffGoesOn(t *testing.T) {
 	if got := keysOf(t, s); got != "d/ d/a d/b d/marker dir/known" {
 		t.Errorf("when the last file was there, the bucket had %q", got)
 	}
-	if got := draftsOf(t, client(t, n)); got["/left.tmp"].State != "staged" {
+	if got := draftsOf(t, client(t, n)); got["/left.tmp"].State != "staged" || got["/d/in.tmp"].State != "staged" {
 		t.Errorf("%+v", got)
 	}
 }
