@@ -136,7 +136,7 @@ func (b *bench) opponent(path string) (err error) {
 func (b *bench) contests() []func() error {
 	all := []func() error{b.small, b.large, b.names, b.cold}
 	if b.only != "" {
-		all = append(all, b.warmUps, b.readers, b.million, b.ringEpochs, b.s3)
+		all = append(all, b.warmUps, b.readers, b.million, b.ringEpochs, b.s3, b.writes)
 	}
 	return all
 }

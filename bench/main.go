@@ -20,7 +20,8 @@
 // 20 ms away; the plain ones are this binary again, in processes of their own. What nodes
 // S3 clients get (bench/clients) stands beside MinIO, which has the same bytes. What nodes
 // read of each other (bench/remote) stands beside plain TCP and gRPC (bench/grpc, a module
-// of its own), between two network namespaces; so does what they read of a volume.
+// of its own), between two network namespaces; so does what they read of a volume. What is written
+// through a mount (writes.go) stands beside plain uploads over as many connections (writer.go).
 package main
 
 import (
@@ -86,6 +87,13 @@ func main() {
 		if err := be(); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1) // and with it what stop would end
+		}
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == writerProgram {
+		if err := beWriter(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
 		}
 		return
 	}
@@ -166,11 +174,11 @@ func run() error {
 	}
 	defer func() { _ = f.Close() }()
 	b.raw, b.common = json.NewEncoder(f), b.facts()
-	if b.origin, err = startOrigin(b); err != nil {
+	if b.origin, err = startOrigin(b, "origin"); err != nil {
 		return err
 	}
 	defer b.origin.stop()
-	sets := []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.volumeReads, b.volumeEpochs, b.volumeRestarts, b.scales, b.s3}
+	sets := []func() error{b.small, b.large, b.names, b.warmUps, b.cold, b.readers, b.afterWarmUp, b.million, b.remoteReads, b.ringEpochs, b.volumeReads, b.volumeEpochs, b.volumeRestarts, b.scales, b.s3, b.writes, b.writableEpochs}
 	if b.old != nil {
 		sets = b.contests()
 	}

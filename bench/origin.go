@@ -17,8 +17,8 @@ type origin struct {
 	proxy *faultproxy.Proxy
 }
 
-func startOrigin(b *bench) (*origin, error) {
-	dir := filepath.Join(b.dir, "origin")
+func startOrigin(b *bench, name string) (*origin, error) {
+	dir := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

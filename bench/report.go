@@ -28,6 +28,9 @@ type side struct {
 	// OriginRequests and OriginBytes passed the proxy before the origin meanwhile.
 	OriginRequests int64 `json:"origin_requests"`
 	OriginBytes    int64 `json:"origin_bytes"`
+	// Sent passed it to the origin, bytes of bodies; AtOnce is the most requests that were under way there. Of writes alone.
+	Sent   int64 `json:"sent_bytes,omitempty"`
+	AtOnce int64 `json:"at_once,omitempty"`
 	// Checked: every byte was compared in the same state, after the measurement;
 	// Wrong of them were not right.
 	Checked bool  `json:"checked,omitempty"`
@@ -75,6 +78,8 @@ type figure struct {
 
 	remote      bool      // who serves is a process of its own on both sides, and its CPU time is compared, too
 	coreTargets []float64 // as targets, of units per CPU second of who serves
+
+	writes bool // through a mount, or as plain uploads
 
 	ours      []side
 	baselines []baseline
@@ -174,11 +179,11 @@ func same(x float64) float64 { return x }
 
 // report prints the tables as Markdown, ready for docs/benchmarks.md.
 func (b *bench) report(raw string) error {
-	local, distant, far := b.kind(locally), b.kind(distantly), b.kind(remotely)
+	local, distant, far, written := b.kind(locally), b.kind(distantly), b.kind(remotely), b.kind(writingly)
 	for _, table := range []struct {
 		rows  int
 		print func(*tabwriter.Writer)
-	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}, {len(b.crowds), func(w *tabwriter.Writer) { clients.Crowded(w, b.crowds) }}} {
+	}{{len(local), b.speeds}, {len(distant), b.distances}, {len(far), b.remotes}, {len(written), b.writings}, {len(b.asked), b.requests}, {len(local) + len(distant), b.costs}, {len(b.fillings), b.filled}, {len(b.predicted), b.scalings}, {len(b.crowds), func(w *tabwriter.Writer) { clients.Crowded(w, b.crowds) }}} {
 		if table.rows == 0 {
 			continue
 		}
@@ -201,6 +206,7 @@ const (
 	locally   = iota // compared with local ext4
 	distantly        // over an origin far away
 	remotely         // over a link to another process
+	writingly        // what is written
 )
 
 // kind are the figures of one.
@@ -210,6 +216,8 @@ func (b *bench) kind(k int) (some []figure) {
 		switch {
 		case f.remote:
 			of = remotely
+		case f.writes:
+			of = writingly
 		case f.baselines[0].Name == "ext4":
 			of = locally
 		}

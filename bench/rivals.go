@@ -29,9 +29,7 @@ func bePlain(args []string) int {
 		fmt.Fprintln(os.Stderr, "bench: not a number of connections:", args[1])
 		return 2
 	}
-	o := plainOrigin{Bucket: "bench", Prefix: args[2], Connections: connections, S3: hearthtest.S3{
-		Endpoint: os.Getenv("AWS_ENDPOINT_URL"), Region: os.Getenv("AWS_REGION"), Client: plainClient(connections),
-		AccessKey: os.Getenv("AWS_ACCESS_KEY_ID"), SecretKey: os.Getenv("AWS_SECRET_ACCESS_KEY")}}
+	o := plainOrigin{Bucket: "bench", Prefix: args[2], Connections: connections, S3: environment(connections)}
 	do := o.Download
 	if args[0] == "list" {
 		do = o.List

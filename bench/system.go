@@ -91,6 +91,7 @@ type launch struct {
 	cache string   // the name of its cache directory
 	ram   string   // cache.ram
 	open  string   // the mount's mode; "": it has none
+	flags []string // more of the mount's flags
 	fresh string   // freshness; "": immutable
 	disk  string   // bytes of the cache directory; "": 30GiB, which is room for all
 	in    *member  // its part in a ring; nil: it is alone
@@ -120,7 +121,8 @@ func (h *build) mount(l launch) (*mounted, error) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	args := []string{"mount", "--config", config, "--open", l.open, "s3://bench", m.dir}
+	args := []string{"mount", "--config", config, "--open", l.open}
+	args = append(append(args, l.flags...), "s3://bench", m.dir)
 	if l.open == "" {
 		args = []string{"up", "--config", config}
 	}

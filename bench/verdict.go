@@ -67,7 +67,7 @@ func interval(ratios []float64) (low, high float64, certain bool) {
 func (b *bench) verdicts(out io.Writer, took time.Duration) error {
 	if len(b.pairs) == 0 {
 		return fmt.Errorf("no figure that two builds are compared in starts with %q: "+
-			"take one of W1, W2, W3, W5, W6 epoch, cold, readers or warm-up", b.only)
+			"take one of W1, W2, W3, W5, W6 epoch, W10, W11, cold, readers or warm-up", b.only)
 	}
 	if err := b.pairTable(out); err != nil {
 		return err

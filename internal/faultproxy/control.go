@@ -34,6 +34,8 @@ type Stats struct {
 	// InFlight is the number of requests in flight, Most the largest such number.
 	InFlight int64 `json:"in_flight"`
 	Most     int64 `json:"most"`
+	// Received is the number of bytes of the requests' bodies.
+	Received int64 `json:"received"`
 	// FirstByte is the histogram of times from a request to its answer's first byte, without the
 	// empty buckets at its ends.
 	FirstByte []Bucket `json:"first_byte"`
@@ -45,6 +47,7 @@ func (s Stats) Requests() int64 { return s.Get.Requests + s.Head.Requests + s.Li
 type counters struct {
 	requests, bytes [4]atomic.Int64
 	inFlight, most  atomic.Int64
+	received        atomic.Int64
 	first           [40]atomic.Int64
 }
 
@@ -111,7 +114,7 @@ func (p *Proxy) Stats() Stats {
 	of := func(verb string) Counts {
 		return Counts{Requests: c.requests[place(verb)].Load(), Bytes: c.bytes[place(verb)].Load()}
 	}
-	s := Stats{Get: of(Get), Head: of(Head), List: of(List), Other: of(Other), InFlight: c.inFlight.Load(), Most: c.most.Load()}
+	s := Stats{Get: of(Get), Head: of(Head), List: of(List), Other: of(Other), InFlight: c.inFlight.Load(), Most: c.most.Load(), Received: c.received.Load()}
 	for i := range c.first {
 		if n := c.first[i].Load(); n > 0 || len(s.FirstByte) > 0 {
 			s.FirstByte = append(s.FirstByte, Bucket{Below: Duration(time.Microsecond << i), Count: n})
@@ -133,6 +136,7 @@ func (p *Proxy) Reset() {
 	for i := range c.first {
 		c.first[i].Store(0)
 	}
+	c.received.Store(0)
 	c.most.Store(c.inFlight.Load())
 }
 

@@ -235,7 +235,8 @@ func (x *exchange) passRequest() error {
 	if x.request.length < 0 && !x.request.chunked {
 		return nil // a request without a length has no body
 	}
-	_, err := pass(x.server.conn, x.client, x.request)
+	n, err := pass(x.server.conn, x.client, x.request)
+	x.proxy.counts.received.Add(n)
 	return err
 }
 
