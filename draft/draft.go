@@ -90,10 +90,13 @@ type Draft struct {
 	busy   chan struct{}
 	wanted atomic.Int32 // callers that wait for busy: who sends ahead gives way to them
 	record sync.Mutex   // held while the record is written; before mu
-	sent   atomic.Int64
-	moved  atomic.Int64 // bytes that were read to be sent
-	queued atomic.Int32 // waits for the semaphores of the store
-	silent atomic.Int32 // requests that the origin works on without a byte
+	// recorded is the length of a record that the next one may be written over; notRecorded: there is none yet; 0: it is to be
+	// a new file. The lock of the record guards it.
+	recorded int
+	sent     atomic.Int64
+	moved    atomic.Int64 // bytes that were read to be sent
+	queued   atomic.Int32 // waits for the semaphores of the store
+	silent   atomic.Int32 // requests that the origin works on without a byte
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
 	// under it. So these are of one moment. It is not held over the network.

@@ -340,6 +340,7 @@ func (s *Store) create(n Name, id uint64, a Attr, base *hearth.Object) (*Draft, 
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // it never fails
 	d := s.draft(dir, id, n)
+	d.recorded = notRecorded
 	d.random, d.attr, d.state, d.since, d.named = hex.EncodeToString(random), a, Opened, s.o.Now(), s.o.Now()
 	if base != nil {
 		o := *base

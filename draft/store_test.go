@@ -635,6 +635,90 @@ func TestAWriteIsOnePwrite(t *testing.T) {
 	d.Release()
 }
 
+func TestARecordIsWrittenOverTheLastOne(t *testing.T) {
+	// As long as nothing is promised of a draft, and its record is as long as the last one, the record's file stays the same, in which a
+	// whole record is at each step. A longer one, one of a large draft or of one that was
+	// synced, and the first one after a restart are new files.
+	f := newFake(part)
+	s := open(t, options(t.TempDir(), f))
+	d := create(t, s, "a", 1)
+	must(t, d.Hold())
+	var last os.FileInfo
+	renewed := func(d *Draft) bool {
+		t.Helper()
+		name := d.path(".json")
+		now, err := os.Stat(name)
+		must(t, err)
+		text, err := os.ReadFile(name)
+		must(t, err)
+		if r, err := decode(name, text); err != nil || r.Draft != d.random || len(text)%recordStep != 0 {
+			t.Fatalf("%v: a record of %d bytes: %q", err, len(text), text)
+		}
+		if exists(name + ".tmp") {
+			t.Fatal("a record was left unfinished")
+		}
+		was := last
+		last = now
+		return was == nil || !os.SameFile(was, now)
+	}
+	renewed(d)
+	f.meets = func(string, *hearth.Upload) fault {
+		if renewed(d) {
+			t.Error("the record that an attempt begins is a new file")
+		}
+		return works
+	}
+	for i := range byte(3) {
+		write(t, d, content(100, i), 0)
+		published(t, d)
+		if renewed(d) {
+			t.Error("the record of what was published is a new file")
+		}
+	}
+	f.meets = nil
+	write(t, d, content(100, 4), 0)
+	d.mu.Lock()
+	d.why = strings.Repeat("x", recordStep)
+	d.mu.Unlock()
+	must(t, d.save(false))
+	if !renewed(d) {
+		t.Error("a longer record was written over the last one")
+	}
+
+	dir := copied(t, s)
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	s2 := open(t, options(dir, f))
+	d2, there := s2.Find(Name{"link", "a"})
+	if !there {
+		t.Fatal("the draft is lost")
+	}
+	last = nil
+	renewed(d2)
+	must(t, d2.save(false))
+	if !renewed(d2) {
+		t.Error("the first record after a restart was written over one that another process wrote")
+	}
+	must(t, d2.save(false))
+	if renewed(d2) {
+		t.Error("the second record after a restart is a new file")
+	}
+	must(t, d2.Hold())
+	must(t, d2.Truncate(hearth.BlockSize+1))
+	must(t, d2.save(false))
+	if !renewed(d2) {
+		t.Error("a large draft's record was written over the last one")
+	}
+	d2.Release()
+	must(t, d2.Sync())
+	for range 2 {
+		if !renewed(d2) {
+			t.Error("a record of a synced draft was written over the last one")
+		}
+		must(t, d2.save(false))
+	}
+	d.Release()
+}
+
 func TestARenameThatWasBrokenOff(t *testing.T) {
 	// The node is killed after a draft got another's name and before that was removed: the later one has the name, and the older one goes,
 	// as after the rename. Where the older one was synced and the later one was not, it stays, failed: a power cut may have left too
