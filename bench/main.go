@@ -6,6 +6,7 @@
 //	bench                          everything, five rounds
 //	bench -only W1 -rounds 3       some of it
 //	bench -only "warm-up D1"       one of it
+//	bench -only W10                what is written through a mount: W10, W11
 //	bench -scale 0.1               a tenth of the data, marked REDUCED: for trying, not for publishing
 //	bench -against /tmp/old        whether any figure of W1 to W3 fell since that binary
 //

@@ -188,8 +188,11 @@ func (b *bench) largeWrites() error {
 			}
 			return s, err
 		}}
-	for _, x := range []struct{ name, as string }{{"W10 written", ""}, {"W10 renamed", "checkpoint.tmp"}} {
-		f := figure{name: x.name, targets: []float64{0.8}, threads: 1, unit: "file", writes: true}
+	for _, x := range []struct {
+		name, as string
+		wanted   float64 // nothing is of a rename, which also has an fsync
+	}{{"W10 written", "", 0.8}, {"W10 renamed", "checkpoint.tmp", 0}} {
+		f := figure{name: x.name, targets: []float64{x.wanted}, threads: 1, unit: "file", writes: true}
 		err := b.compare(f, func(h *build, r round) (s side, err error) {
 			defer func() { err = errors.Join(err, b.origin.clear()) }()
 			return h.writable(func(m *mounted) (side, error) {
