@@ -30,7 +30,7 @@ const (
 )
 
 // through are the flags of a writable mount.
-var through = []string{"--write", "through"}
+func through() []string { return []string{"--write", "through"} }
 
 // sized is a size at the bench's scale: whole parts, two at least.
 func (b *bench) sized(n int64) int64 {
@@ -153,7 +153,7 @@ func (b *bench) writer(m *mounted, w writing) (s side, err error) {
 // writable runs do with a writable mount of a node with an empty cache over the empty bucket, and with an empty page
 // cache. The bucket is empty afterwards.
 func (h *build) writable(do func(m *mounted) (side, error)) (side, error) {
-	l := launch{cache: "fresh", ram: "512MiB", open: "auto", fresh: "bounded(10m)", flags: through}
+	l := launch{cache: "fresh", ram: "512MiB", open: "auto", fresh: "bounded(10m)", flags: through()}
 	return h.emptied(l, func(m *mounted) (s side, err error) {
 		if err := dropCaches(); err != nil {
 			return s, err
@@ -374,7 +374,9 @@ func (b *bench) writableEpochs() error {
 				run: func(r round) (side, error) { return run(l, hot, r, false) }}
 		}
 		f := figure{name: group + " " + state(hot), targets: []float64{0.97}, threads: 8, unit: "file"}
-		err := b.compare(f, func(_ *build, r round) (side, error) { return run(launch{open: "auto", flags: through}, hot, r, true) },
+		err := b.compare(f, func(_ *build, r round) (side, error) {
+			return run(launch{open: "auto", flags: through()}, hot, r, true)
+		},
 			other("a read-only mount that opens plainly", launch{open: "none", flags: []string{"--fuse-without", "open"}}),
 			other("a read-only mount, --open none", launch{open: "none"}))
 		if err != nil {
