@@ -261,13 +261,15 @@ func (q *inquiry) askElsewhere(ctx context.Context, k *knowledge, gate <-chan st
 		return w.Find(ctx, w.dir, q.segment, min(life-life/4, since(now, last)))
 	}
 	f, err := find(cmp.Or(q.heard, last))
-	if err == nil && q.heard > 0 && now-f.Age.Milliseconds() < last {
+	if err == nil && q.heard > 0 && now-f.Age.Milliseconds() <= last {
 		// Perhaps the owner has told what is believed here. It measures the age of that by a later message, so that it
 		// seems older there, and must not ask the origin for that alone.
 		if q.believes(k, &f) {
 			return true
 		}
-		f, err = find(last)
+		// What is as old as what is believed would not be taken for newer. It can be right all the same: an owner that
+		// was told of a removed file says only what its last listing had of both, the file and a directory.
+		f, err = find(last + 1)
 	}
 	if err != nil || f.Age+since(q.t.clock.Now(), now) > life { // the machine may have slept meanwhile
 		return false

@@ -425,6 +425,32 @@ func TestAWriteBehindLateNewsIsHeard(t *testing.T) {
 	}
 }
 
+func TestARemovalIsHeardThoughTheOwnersListingIsOld(t *testing.T) {
+	// An owner lists a directory, another node copies a name of it in the same millisecond, and the owner removes the file. What it
+	// says of that then is as old as its listing, which may have missed a directory of that name. So it is asked again, and the
+	// name is gone for the other node, too, long before its time is over.
+	r := newRing(t, 2)
+	r.b.put("d/f", "A")
+	r.b.put("d/g", "A")
+	r.known(0)
+	owner, other := r.nodes[0], r.nodes[1]
+	r.news.Store(false) // is told by hand
+	owner.list("d")
+	r.past.Add(int64(400 * time.Microsecond))
+	if got := other.resolve("d/f"); got != "A" {
+		t.Fatalf("the file is %q", got)
+	}
+	r.past.Add(int64(300*time.Millisecond - 400*time.Microsecond))
+	r.b.remove("d/f")
+	owner.tree.Wrote(t.Context(), "/", "d/f", nil, 0)
+	r.past.Add(int64(100 * time.Millisecond))
+	dir := hearth.Directory{ID: record.DirectoryHash("/", "\x00"+identity, "d/"), Link: "/", Prefix: "d/"}
+	other.tree.Heard(t.Context(), dir, "f", 100*time.Millisecond)
+	if got := other.resolve("d/f"); got != "" {
+		t.Errorf("the removed file is %q", got)
+	}
+}
+
 func TestNewsOfWhatNobodyKnows(t *testing.T) {
 	// Some news causes no question to anybody: of directories that a node never saw, of links that it does
 	// not have, and of names as fresh as its own.
