@@ -37,6 +37,10 @@ func writeScenarios() []scenario {
 		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
 		{name: "write-seed-ring", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files, 3 nodes"), run: writeSeedRing},
 		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: writeConflicts},
+		{name: "write-ring", issue: "write", from: core, limit: 4 * time.Minute, origin: behind,
+			size: func(l level) string {
+				return map[level]string{core: "3 nodes, 8 names at once, 6 versions, 1 kill (REDUCED)", all: "3 nodes, 40 names at once, 20 versions, 1 kill (REDUCED)", full: "3 nodes, 200 names at once, 100 versions, 1 kill"}[l]
+			}, run: writeRing},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
