@@ -41,6 +41,8 @@ func writeScenarios() []scenario {
 			size: func(l level) string {
 				return map[level]string{core: "3 nodes, 8 names at once, 6 versions, 1 kill (REDUCED)", all: "3 nodes, 40 names at once, 20 versions, 1 kill (REDUCED)", full: "3 nodes, 200 names at once, 100 versions, 1 kill"}[l]
 			}, run: writeRing},
+		{name: "write-endpoint", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpoint},
+		{name: "write-endpoint-ring", issue: "write", from: all, limit: 2 * time.Minute, origin: behind, size: of("2 nodes: 8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpointRing},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
