@@ -58,10 +58,13 @@ func (t *Tree) Wrote(ctx context.Context, link, key string, o *hearth.Object, id
 		if err == nil && o != nil && id != 0 {
 			err = t.change(q.d, func(e *edit) error {
 				x := fileEntry(l, o)
+				now, ok, err := e.get(q.segment)
+				if err != nil || ok && now.ID == id { // the same bytes were written: it is the name's still
+					return err
+				}
 				x.ID = id
 				e.supersede(q.segment, &x)
-				a, has := t.Attr(id)
-				if now, ok, err := e.get(q.segment); has && ok && err == nil && now.Same(&x) {
+				if a, has := t.Attr(id); has && ok && now.Same(&x) {
 					t.setAttr(e.w, now.ID, &a)
 				}
 				return nil
