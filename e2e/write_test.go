@@ -43,6 +43,8 @@ func writeScenarios() []scenario {
 			}, run: writeRing},
 		{name: "write-endpoint", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpoint},
 		{name: "write-endpoint-ring", issue: "write", from: all, limit: 2 * time.Minute, origin: behind, size: of("2 nodes: 8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpointRing},
+		{name: "write-versioned", issue: "write", from: core, limit: 2 * time.Minute, origin: "versitygw with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: writeVersioned},
+		{name: "write-versioned-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: "MinIO with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: func(e *env) { writeVersionedOf(e, e.minio(), true) }},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: writeFaults},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,

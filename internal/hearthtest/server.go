@@ -42,6 +42,8 @@ type ServerOptions struct {
 	CertFile, KeyFile string
 	// AccessLog is a file to which versitygw writes a line for each request. "" means none.
 	AccessLog string
+	// VersioningDir is where versitygw keeps versions that are not the latest, of buckets that are told to. "" means that none is.
+	VersioningDir string
 	// Fake runs gofakes3: flat keys of any kind, no If-Match, in memory.
 	Fake bool
 	// MinIO runs a single plain MinIO over Dir. It keeps objects in a format of its own.
@@ -132,6 +134,8 @@ func run(ctx context.Context, o ServerOptions) (*Server, error) {
 		name, args = "minio", []string{"server", "--quiet", "--address", address, o.Dir}
 	case o.CertFile != "":
 		args = append(args, "--cert", o.CertFile, "--key", o.KeyFile, "posix", o.Dir)
+	case o.VersioningDir != "":
+		args = append(args, "posix", "--versioning-dir", o.VersioningDir, o.Dir)
 	default:
 		args = append(args, "posix", o.Dir)
 	}
