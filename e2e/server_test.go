@@ -13,6 +13,7 @@ import (
 type server struct {
 	*hearthtest.Server
 	endpoint, access, secret, bucket string
+	log                              bool // it notes what it was asked for, in requestLog
 }
 
 // origin starts versitygw over a directory of the scenario.
