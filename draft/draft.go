@@ -560,7 +560,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && !d.recovered, Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
+		Users: d.users, Untouched: d.gen == 1 && (!d.recovered || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
 		File: d.path(".data"), Sending: d.cancel != nil && d.silent.Load() == 0, Moved: d.progress()}
 }
 
@@ -593,6 +593,11 @@ func (b body) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (d *Draft) body(data []byte) io.ReaderAt { return body{bytes.NewReader(data), d} }
+
+// isBaseLocked reports whether a draft that was never published is the object that it was begun with, byte for byte.
+func (d *Draft) isBaseLocked() bool {
+	return d.base != nil && d.published == nil && (d.ext.untouched(d.size) || d.ext == nil && d.size == 0 && d.base.Size == 0)
+}
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }
 

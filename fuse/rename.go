@@ -194,7 +194,7 @@ func (f *fileSystem) publishForRename(ctx context.Context, d *draft.Draft) error
 func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldDir uint64, oldName string, from, to draft.Name, target *draft.Draft) error {
 	n, err := f.write.lookup(ctx, oldDir, oldName)
 	if resent(in.Unique) {
-		if done, err := f.renamed(ctx, oldDir, from, n, err, to, target); done {
+		if done, err := f.renamed(ctx, in, oldDir, from, n, err, to, target); done {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldD
 	}
 	err = f.copy(ctx, &n, oldDir, from, to, nil, target, f.only(ctx, in, &n.Object, to))
 	if resent(in.Unique) && errors.Is(err, hearth.ErrStale) && f.copied(ctx, in, oldDir, oldName, &n, to) {
-		return nil
+		_, err = f.replaced(ctx, in, to, target)
 	}
 	return err
 }
@@ -244,7 +244,7 @@ func (f *fileSystem) copied(ctx context.Context, in *gofuse.RenameIn, oldDir uin
 
 // renamed goes on with a rename that the process before this one has begun, and may have ended. The old name is gone then, or
 // has what the draft has hidden; else it is not done.
-func (f *fileSystem) renamed(ctx context.Context, oldDir uint64, from draft.Name, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
+func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir uint64, from draft.Name, n namespace.Node, missing error, to draft.Name, d *draft.Draft) (done bool, err error) {
 	at, _ := f.write.Tree.Node(ctx, n.ID)
 	same := d != nil && d.Info().ID == n.ID
 	if d != nil && !same { // the id of what was opened again may stand for the object, and be another one than its name's
@@ -267,7 +267,28 @@ func (f *fileSystem) renamed(ctx context.Context, oldDir uint64, from draft.Name
 	if d == nil || f.staged(to) {
 		return true, nil
 	}
+	if gone, err := f.replaced(ctx, in, to, d); gone || err != nil {
+		return true, err
+	}
 	return true, f.publishForRename(ctx, d)
+}
+
+// replaced removes a draft that has a name still, though the process before this one has put an object in its place. It was
+// begun for that, for who has the old file open, and goes on for them without a name.
+func (f *fileSystem) replaced(ctx context.Context, in *gofuse.RenameIn, to draft.Name, d *draft.Draft) (gone bool, err error) {
+	if d == nil {
+		return false, nil
+	}
+	i := d.Info()
+	if i.Base == nil || i.Dirty && !i.Untouched {
+		return false, nil // what was written of it is not to be lost
+	}
+	f.write.w.Doubted(ctx, to.Link, to.Key)
+	now, err := f.write.lookup(ctx, f.toTree(in.Newdir), lastName(to))
+	if err != nil || now.Dir || now.Object.ETag == i.Base.ETag {
+		return false, nil // nobody knows of another
+	}
+	return true, d.Remove(ctx)
 }
 
 // copy renames an object, of which d is the draft if somebody has that open still.
@@ -279,12 +300,16 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 	if f.staged(to) {
 		return fmt.Errorf("%s is in the bucket, and %s would not be: %w", from.Key, to.Key, syscall.EXDEV)
 	}
-	if target != nil && target.Info().Object == nil { // if nobody writes it any more, it is being published behind
+	waits := func() bool { // for its close
+		i := target.Info()
+		return i.Object == nil && (i.Base == nil || !i.Untouched)
+	}
+	if target != nil && waits() { // if nobody writes it any more, it is being published behind
 		if err := f.publishForRename(ctx, target); err != nil {
 			return fmt.Errorf("%s cannot be replaced before it is in the bucket: %w: %v", to.Key, syscall.EXDEV, err)
 		}
 	}
-	if target != nil && target.Info().Object == nil {
+	if target != nil && waits() {
 		return fmt.Errorf("what was written to %s is not in the bucket yet: %w", to.Key, syscall.EXDEV)
 	}
 	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only}, &n.Object)

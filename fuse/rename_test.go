@@ -189,6 +189,42 @@ func TestARenameThatComesAgain(t *testing.T) {
 	w.is("requests", w.bucket.requests(), "PUT b")
 }
 
+func TestARenameOverAnOpenFileThatComesAgain(t *testing.T) {
+	// A process renames an object over another one that somebody has open for writing, and is killed before or after the tree hears of
+	// it. The next one is asked again: the name is the new file's, what is written of the old one goes nowhere, and the name can be
+	// replaced again.
+	for _, told := range []bool{false, true} {
+		w := newWriter(t)
+		w.tree.putObject(w.bucket.put("a", "new"), 0)
+		w.tree.putObject(w.bucket.put("b", "old!"), 0)
+		node := w.look("b")
+		handle, errno := w.open(node, syscall.O_WRONLY)
+		w.is("open", errno, ok)
+		if d := w.orphan(t.Context(), 1, "b"); d == nil {
+			t.Fatal("the old file has no draft")
+		}
+		o := w.bucket.put("b", "new")
+		w.is("DELETE", w.bucket.Delete(t.Context(), "a", ""), error(nil))
+		if told {
+			w.tree.remove("a")
+			w.tree.putObject(o, 0)
+		}
+		w = w.next()
+		w.asks = true
+		w.is("again", w.rename("a", "b", 0, again63), ok)
+		w.is("the name is another file's", w.look("b") != node, true)
+		w.is("write to the old file", w.put(node, 0, "OLD!"), ok)
+		w.is("close", w.flush(node), ok)
+		w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none new")
+		w.tree.putObject(w.bucket.put("c", "newer"), 0)
+		w.is("rename over it", w.rename("c", "b", 0, 0), ok)
+		w.release(node, handle)
+		w.is("published behind", w.published(), "")
+		w.is("the bucket has", w.bucket.has("b"), "newer")
+		w.is("drafts", len(w.drafts.All()), 0)
+	}
+}
+
 func TestARenameOfAnObjectThatComesAgain(t *testing.T) {
 	// A process is killed within the rename of an object, before the tree knows of it, and the next one is asked again: the file is
 	// under its new name alone, whether somebody has it open or not, and also where it was to replace nothing.
