@@ -45,7 +45,16 @@ func budgets(e *env) {
 // the kernel holds.
 func (h *hearth) boundedMemory(ram int64, names int) {
 	h.e.Helper()
-	var peak int64
+	peak := h.peakMemory()
+	if most := ram + 256<<20 + 64*int64(names); peak > most && !h.e.race {
+		h.e.Errorf("VmHWM is %d MiB, at most %d MiB", peak>>20, most>>20)
+	}
+	h.e.Logf("VmHWM %d MiB with cache.ram %d MiB", peak>>20, ram>>20)
+}
+
+// peakMemory is the most memory that the node ever had, in bytes.
+func (h *hearth) peakMemory() (peak int64) {
+	h.e.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
 	h.e.must(err, "read the process's status")
 	for line := range strings.Lines(string(status)) {
@@ -54,10 +63,7 @@ func (h *hearth) boundedMemory(ram int64, names int) {
 			h.e.must(err, "read VmHWM")
 		}
 	}
-	if most := ram + 256<<20 + 64*int64(names); peak<<10 > most && !h.e.race {
-		h.e.Errorf("VmHWM is %d MiB, at most %d MiB", peak>>10, most>>20)
-	}
-	h.e.Logf("VmHWM %d MiB with cache.ram %d MiB", peak>>10, ram>>20)
+	return peak << 10
 }
 
 // tenBudgets loads ten times a budget: six parts small objects, one of such as get

@@ -50,6 +50,10 @@ func writeScenarios() []scenario {
 		{name: "write-in-place-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("a script of 30 commands, 5 programs"), run: func(e *env) { writeInPlace(e, e.minio()) }},
 		{name: "write-conflicts-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("2 nodes that write the same 3 names"), run: func(e *env) { writeConflicts(e, e.minio()) }},
 		{name: "write-faults-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: minio, size: of("7 faults of the origin"), run: func(e *env) { writeFaults(e, e.minio()) }},
+		{name: "write-memory", root: true, issue: "write", from: all, limit: 4 * time.Minute, origin: behind,
+			size: func(l level) string {
+				return map[level]string{core: "16 x 64 MiB (REDUCED)", all: "16 x 64 MiB (REDUCED)", full: "16 x 1 GiB"}[l]
+			}, run: writeMemory},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: func(e *env) { writeFaults(e, e.origin()) }},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
