@@ -31,7 +31,8 @@ func writeScenarios() []scenario {
 		{name: "write-kills", root: true, issue: "write", from: core, limit: 3 * time.Minute, origin: behind,
 			size: func(l level) string {
 				return map[level]string{core: "10 kills, 4 writers (REDUCED)", all: "50 kills, 4 writers (REDUCED)", full: "500 kills, 4 writers"}[l]
-			}, run: writeKills},
+			}, run: func(e *env) { writeKills(e, map[level]int{core: 10, all: 50, full: 500}[e.level]) }},
+		{name: "write-kills-500", root: true, soak: true, issue: "write", from: all, limit: 20 * time.Minute, origin: behind, size: of("500 kills, 4 writers"), run: func(e *env) { writeKills(e, 500) }},
 		{name: "write-staged", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("8 programs, and a script of 20 commands"), run: func(e *env) { writeStaged(e, e.logged()) }},
 		{name: "write-in-place", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("a script of 30 commands, 5 programs"), run: func(e *env) { writeInPlace(e, e.logged()) }},
 		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
@@ -458,15 +459,15 @@ func (w *worker) writeOne(path, name string, size int64, syncs bool) error {
 }
 
 // writeKills has a node killed again and again while files are written and closed through it. Nobody gets an error, what close
-// answered 0 for is in the bucket with its bytes, and no object is half nor any upload left behind.
-func writeKills(e *env) {
+// answered 0 for is in the bucket with its bytes, no object is half nor any upload left behind, and by the bucket's own log no
+// temporary name was ever there.
+func writeKills(e *env, kills int) {
 	if !resends() {
 		e.Skip("a mount outlives its node on Linux 6.9 or later")
 	}
-	o := e.origin()
+	o := e.logged()
 	p := e.proxy(o)
 	h := e.mount(o, writable(settings{endpoint: p.endpoint, keep: true, fresh: "bounded(1s)"}))
-	kills := map[level]int{core: 10, all: 50, full: 500}[e.level]
 	var writers []*reader
 	for i := range 4 {
 		writers = append(writers, e.reader(job{Op: "write", Dir: h.dir, Name: fmt.Sprintf("w%d", i)}))
@@ -501,6 +502,7 @@ func writeKills(e *env) {
 			e.Errorf("%s has %d bytes of %d, %v", f.Path, len(got), f.Size, hearthtest.Check(got, f.Path, 0, 0))
 		}
 	}
+	e.noStagedNames(e.path(requestLog))
 	e.shows("%d kills, %d files, the longest stall %.2f s", kills, len(files), longest)
 	for _, key := range e.keys(o) {
 		if strings.Contains(key, "tmp") {
