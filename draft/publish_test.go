@@ -128,6 +128,41 @@ func TestPublish(t *testing.T) {
 	}
 }
 
+func TestAPartThatIsWrittenAsItIsTaken(t *testing.T) {
+	// A part of a large file is written, or cut off, between a look at its generation and the reading of its bytes: it is sent
+	// again, or not at all, and the object is what the file is in the end.
+	for _, cut := range []bool{false, true} {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		o.Memory = 2 * part
+		s := open(t, o)
+		d := create(t, s, "a", 1)
+		now := content(9*part+5, 1)
+		write(t, d, now, 0)
+		var once sync.Once
+		s.buffers.New = func() any { // where a part is about to be read
+			once.Do(func() {
+				if cut {
+					now = now[:100]
+					must(t, d.Truncate(100))
+					return
+				}
+				for at := part / 2; at < len(now); at += part {
+					copy(now[at:], "changed")
+					if _, err := d.WriteAt(now[at:at+7], int64(at)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			return nil
+		}
+		published(t, d)
+		if got := f.objects["a"].data; !bytes.Equal(got, now) {
+			t.Errorf("the object has %d bytes, not the %d of the file", len(got), len(now))
+		}
+	}
+}
+
 func TestWhatIsSentIsOneMoment(t *testing.T) {
 	// While parts are sent, and while Complete is under way, a writer changes parts that were sent, grows and shrinks the file: the object is a state that the file had, and the next publish has the last one.
 	for _, size := range []int{9 * part, 40*part + 9} { // all in one look, and too much for one

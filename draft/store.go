@@ -66,12 +66,13 @@ type Options struct {
 
 // Store has all drafts of a node.
 type Store struct {
-	o      Options
-	parts  *semaphore.Weighted // parts that are being sent
-	memory *semaphore.Weighted // bytes
-	boot   []byte              // names the time since the machine was started
-	moved  atomic.Int64        // bytes that were read to be sent
-	asides []aside             // set by Open alone
+	o       Options
+	parts   *semaphore.Weighted // parts that are being sent
+	memory  *semaphore.Weighted // bytes
+	boot    []byte              // names the time since the machine was started
+	moved   atomic.Int64        // bytes that were read to be sent
+	buffers sync.Pool           // of *[]byte: memory of parts that were sent
+	asides  []aside             // set by Open alone
 
 	ctx  context.Context // ended by Close
 	stop context.CancelCauseFunc

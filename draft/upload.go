@@ -96,11 +96,8 @@ type taken struct {
 // takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base. The bucket has not
 // got that of a conflict any more.
 func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
-	t := &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.under}
-	h := newHasher()
-	if copies && d.base != nil && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n}) {
-		h.skip(t.holes[0])
-		t.sum = h.sum()
+	t, copied := d.whichLocked(index, off, n, copies)
+	if copied {
 		return t, nil
 	}
 	t.data = make([]byte, n)
@@ -109,9 +106,64 @@ func (d *Draft) takeLocked(index, off, n int64, copies bool) (*taken, error) {
 			return nil, fmt.Errorf("read the draft's data: %w", err)
 		}
 	}
-	h.add(t.data, off, t.holes)
-	t.sum = h.sum()
+	t.hash()
 	return t, nil
+}
+
+// takeStep is how much of a part is read while its writer waits.
+const takeStep = 1 << 20
+
+// take takes n bytes at off, not all at one moment: what is written meanwhile makes the part one that is to be sent again. So a
+// writer does not wait for a whole part. nil means that the file was cut.
+func (d *Draft) take(index, off, n int64, copies bool) (*taken, error) {
+	d.mu.RLock()
+	t, copied := d.whichLocked(index, off, n, copies)
+	d.mu.RUnlock()
+	if copied {
+		return t, nil
+	}
+	t.data = d.s.buffer(n)
+	for at := int64(0); at < n; at += takeStep {
+		p := t.data[at:min(at+takeStep, n)]
+		d.mu.RLock()
+		got, err := d.readLocked(p, off+at)
+		cut := d.size < off+n
+		d.mu.RUnlock()
+		switch {
+		case cut:
+			return nil, nil
+		case got < len(p):
+			return nil, fmt.Errorf("read the draft's data: %w", err)
+		}
+	}
+	t.hash()
+	return t, nil
+}
+
+// whichLocked tells of a part what it is now, without its bytes. copied says that it has none of the draft's own.
+func (d *Draft) whichLocked(index, off, n int64, copies bool) (t *taken, copied bool) {
+	t = &taken{index: index, off: off, size: n, gen: d.gen, holes: d.ext.holes(extent{off, off + n}), base: d.under}
+	copied = copies && d.base != nil && len(t.holes) == 1 && t.holes[0] == (extent{off, off + n})
+	if copied {
+		h := newHasher()
+		h.skip(t.holes[0])
+		t.sum = h.sum()
+	}
+	return t, copied
+}
+
+func (t *taken) hash() {
+	h := newHasher()
+	h.add(t.data, t.off, t.holes)
+	t.sum = h.sum()
+}
+
+// buffer is memory for a part, which a part before may have had: fresh memory costs the kernel more than the bytes.
+func (s *Store) buffer(n int64) []byte {
+	if b, ok := s.buffers.Get().(*[]byte); ok && int64(cap(*b)) >= n {
+		return (*b)[:n]
+	}
+	return make([]byte, n)
 }
 
 // fill reads what of a part is the base's, if it is not copied.
@@ -422,12 +474,16 @@ func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, inde
 		d.mu.RUnlock()
 		return nil
 	}
-	t, err := d.takeLocked(index, index*u.partSize, n, u.copies)
+	copies := u.copies
 	d.mu.RUnlock()
-	if err != nil {
+	t, err := d.take(index, index*u.partSize, n, copies)
+	if err != nil || t == nil {
 		return err
 	}
-	return d.send(ctx, up, u, t)
+	if err = d.send(ctx, up, u, t); err == nil && t.data != nil { // else a connection may have it still
+		d.s.buffers.Put(&t.data)
+	}
+	return err
 }
 
 // moment sends what is missing of one moment, and returns its parts. nil parts mean that there was too much of it for one
