@@ -38,13 +38,13 @@ func writeScenarios() []scenario {
 		{name: "write-seed", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files"), run: writeSeed},
 		{name: "write-seed-ring", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("53 files, 3 nodes"), run: writeSeedRing},
 		{name: "write-conflicts", issue: "write", from: core, limit: time.Minute, origin: behind, size: of("2 nodes that write the same 3 names"), run: func(e *env) { writeConflicts(e, e.origin()) }},
-		{name: "write-ring", issue: "write", from: core, limit: 4 * time.Minute, origin: behind,
+		{name: "write-ring", issue: "write", from: all, limit: 4 * time.Minute, origin: behind,
 			size: func(l level) string {
-				return map[level]string{core: "3 nodes, 8 names at once, 6 versions, 1 kill (REDUCED)", all: "3 nodes, 40 names at once, 20 versions, 1 kill (REDUCED)", full: "3 nodes, 200 names at once, 100 versions, 1 kill"}[l]
+				return map[level]string{all: "3 nodes, 40 names at once, 20 versions, 1 kill (REDUCED)", full: "3 nodes, 200 names at once, 100 versions, 1 kill"}[l]
 			}, run: writeRing},
 		{name: "write-endpoint", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpoint},
 		{name: "write-endpoint-ring", issue: "write", from: all, limit: 2 * time.Minute, origin: behind, size: of("2 nodes: 8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpointRing},
-		{name: "write-versioned", issue: "write", from: core, limit: 2 * time.Minute, origin: "versitygw with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: writeVersioned},
+		{name: "write-versioned", issue: "write", from: all, limit: 2 * time.Minute, origin: "versitygw with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: writeVersioned},
 		{name: "write-versioned-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: "MinIO with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: func(e *env) { writeVersionedOf(e, e.minio(), true) }},
 		{name: "write-as-ext4-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("a script of 50 commands"), run: func(e *env) { writeAsExt4(e, e.minio()) }},
 		{name: "write-staged-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("8 programs, and a script of 20 commands"), run: func(e *env) { writeStaged(e, e.minio()) }},
