@@ -46,7 +46,7 @@ func bePlain(args []string) int {
 }
 
 // command measures a program from its start to its exit; m is the node that works for
-// it, nil: none does.
+// it; nil means that none does.
 func (b *bench) command(m *mounted, cmd *exec.Cmd) (s side, out []byte, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -245,7 +245,7 @@ func (o *plainOrigin) upload(ctx context.Context, key, from string) (s sum, err 
 	return sum{units: 1, bytes: info.Size()}, nil
 }
 
-// sending is a request with a body; nil: none.
+// sending is a request with a body; a nil body is none.
 type sending struct {
 	method, key string
 	query       url.Values
@@ -253,7 +253,7 @@ type sending struct {
 	size        int64
 }
 
-// send sends it, and reads its answer, which is XML, into to; nil: nowhere.
+// send sends it, and reads its answer, which is XML, into to, unless to is nil.
 func (o *plainOrigin) send(ctx context.Context, x sending, to any) (http.Header, error) {
 	req, err := o.Request(ctx, x.method, o.Bucket, x.key, x.query)
 	if err != nil {

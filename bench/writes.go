@@ -122,7 +122,7 @@ func (o *origin) clear() error {
 	return err
 }
 
-// writer runs a writer; m is the node that works for it, nil: none does.
+// writer runs a writer; m is the node that works for it; nil means that none does.
 func (b *bench) writer(m *mounted, w writing) (s side, err error) {
 	text, err := json.Marshal(w)
 	if err != nil {

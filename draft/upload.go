@@ -91,6 +91,7 @@ type taken struct {
 	base  *hearth.Object
 	sum   []byte
 	gen   uint64
+	again bool // it was sent more than once: a connection that gave no answer may read data still
 }
 
 // takeLocked takes n bytes at off. copies says that what has none of the draft's own may be copied from the base. The bucket has not
@@ -427,7 +428,8 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 	}
 	var p hearth.Part
 	var err error
-	for range tries {
+	for try := range tries {
+		t.again = try > 0
 		// That a part was sent twice does no harm.
 		spec, number := d.spec(string(u.Key), u.token, 0), int(t.index+1)
 		if t.data == nil {
@@ -480,7 +482,7 @@ func (d *Draft) sendNow(ctx context.Context, up hearth.Uploader, u *upload, inde
 	if err != nil || t == nil {
 		return err
 	}
-	if err = d.send(ctx, up, u, t); err == nil && t.data != nil { // else a connection may have it still
+	if err = d.send(ctx, up, u, t); err == nil && !t.again && t.data != nil { // else a connection may read it still
 		d.s.buffers.Put(&t.data)
 	}
 	return err
