@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -227,6 +228,43 @@ func TestMemoryGivesWayToAnIndex(t *testing.T) {
 	}
 	close(stop)
 	busy.Wait()
+}
+
+func TestAnIndexHasWhatIsQueued(t *testing.T) {
+	// All that the tier holds lies in ristretto's queue, whose goroutine does not run just now. An index has that
+	// memory, too, as soon as it does.
+	pool := hearthtest.Pool(t, 32<<20)
+	r := NewRAM(pool, 32<<20)
+	t.Cleanup(r.Close)
+	r.pending.mu.Lock() // ristretto's goroutine waits for it in dequeued
+	goOn := sync.OnceFunc(r.pending.mu.Unlock)
+	t.Cleanup(goOn)
+	o := object(100 * hearth.BlockSize)
+	for i := range int64(16) {
+		v := hearthtest.View(t, pool, o.Block(i), 1)
+		e := &entry{id: o.Block(i).ID(), view: v, cost: memory(v) + entryBytes}
+		if !pool.Reserve(entryBytes) || !r.items.Set(e.id.Hash(), e, 0) {
+			t.Fatalf("block %d was not queued", i)
+		}
+		r.held.Add(e.cost)
+		r.entries.Add(1)
+	}
+	claimed := make(chan bool, 1)
+	go func() { claimed <- pool.Claim(24 << 20) }()
+	for asking := false; !asking; runtime.Gosched() {
+		if asking = !r.shrinking.TryLock(); !asking {
+			r.shrinking.Unlock()
+		}
+		if len(claimed) > 0 {
+			t.Fatal("the claim did not wait for the queue")
+		}
+	}
+	goOn()
+	if !<-claimed {
+		t.Errorf("refused: %+v, the tier %+v", pool.Stats(), r.Stats())
+		return
+	}
+	pool.Unclaim(24 << 20)
 }
 
 func TestTwoIDsWithOneHash(t *testing.T) {
