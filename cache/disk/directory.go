@@ -148,7 +148,7 @@ func (d *directory) setLimits() error {
 	if err := nearest(d.path, &st, d.opt.statfs); err != nil {
 		return err
 	}
-	total := int64(st.Blocks) * st.Bsize
+	total := int64(st.Blocks-st.Bfree+st.Bavail) * st.Bsize // without what is reserved for other users
 	if d.budget <= 0 {
 		d.budget = total / 10
 	}

@@ -243,7 +243,8 @@ func newRig(t *testing.T, o Options) *rig {
 		return newVolume(r.areas[d.path], newFakeArea()), nil
 	}
 	o.statfs = func(_ string, st *unix.Statfs_t) error {
-		*st = unix.Statfs_t{Bsize: 4096, Blocks: 1 << 40 / 4096, Bavail: uint64(max(r.free.Load(), 0)) / 4096}
+		free := uint64(max(r.free.Load(), 0)) / 4096
+		*st = unix.Statfs_t{Bsize: 4096, Blocks: 1 << 40 / 4096, Bfree: free, Bavail: free}
 		return nil
 	}
 	o.Events = Events{

@@ -28,8 +28,8 @@ func cacheDir(uid int) (string, error) {
 // would deadlock.
 var ErrInFuse = errors.New("it lies in a FUSE mount, where a cache could wait for itself")
 
-// Place is where a cache directory lies: its absolute path, the size of its file system, and the bytes free
-// there for this user. Inodes is the number of free inodes, or -1 if there is no limit. FileSystem is the type
+// Place is where a cache directory lies: its absolute path, the bytes that its file system has for this user
+// in all, used ones among them, and those that are free. What is reserved for others counts in neither. Inodes is the number of free inodes, or -1 if there is no limit. FileSystem is the type
 // as mount(8) names it, or a number.
 type Place struct {
 	Path        string
@@ -64,12 +64,15 @@ func PlaceOf(p, at string) (Place, error) {
 	if st.Type == unix.FUSE_SUPER_MAGIC {
 		return Place{}, fmt.Errorf("cache directory %s: %w", p, ErrInFuse)
 	}
-	place := Place{Path: p, Whole: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize, Inodes: int64(st.Ffree), FileSystem: fileSystem(st.Type)}
+	place := Place{Path: p, Whole: whole(&st), Free: int64(st.Bavail) * st.Bsize, Inodes: int64(st.Ffree), FileSystem: fileSystem(st.Type)}
 	if st.Files == 0 { // btrfs and others make inodes as they are needed
 		place.Inodes = -1
 	}
 	return place, nil
 }
+
+// whole is the size of a file system without what is reserved for other users, as df(1) takes it for Use%.
+func whole(st *unix.Statfs_t) int64 { return int64(st.Blocks-st.Bfree+st.Bavail) * st.Bsize }
 
 // fileSystem returns the name of a file system type.
 func fileSystem(kind int64) string {

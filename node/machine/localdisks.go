@@ -27,8 +27,8 @@ func LocalDisks(root string) (found []LocalDisk, err error) {
 		if m.dir == "/" {
 			system = m.device
 		}
-		whole := m.root == "/" || m.kind == "btrfs" // the root of a btrfs subvolume has a name
-		if !slices.Contains([]string{"ext4", "xfs", "btrfs", "f2fs"}, m.kind) || !whole || within(m.dir, "/boot") ||
+		all := m.root == "/" || m.kind == "btrfs" // the root of a btrfs subvolume has a name
+		if !slices.Contains([]string{"ext4", "xfs", "btrfs", "f2fs"}, m.kind) || !all || within(m.dir, "/boot") ||
 			m.device == system || seen[m.device] || unix.Access(filepath.Join(root, m.dir), unix.W_OK|unix.X_OK) != nil {
 			return
 		}
@@ -37,7 +37,7 @@ func LocalDisks(root string) (found []LocalDisk, err error) {
 			return
 		}
 		seen[m.device] = true
-		found = append(found, LocalDisk{Dir: m.dir, FileSystem: m.kind, Whole: int64(st.Blocks) * st.Bsize,
+		found = append(found, LocalDisk{Dir: m.dir, FileSystem: m.kind, Whole: whole(&st),
 			Free: int64(st.Bavail) * st.Bsize, Rotating: rotating(root, m.device)})
 	})
 	return found, err

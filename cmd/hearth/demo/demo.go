@@ -26,7 +26,10 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say what a demo reads, and how large it is.
@@ -122,6 +125,9 @@ func (d *demo) prepare(ctx context.Context) error {
 		d.server, d.Origin = s, "s3://"+bucket
 		d.say("a real S3 server answers at %s", s.endpoint)
 		d.files = plan(d.Images, d.Large)
+		if err := d.fits(); err != nil {
+			return err
+		}
 		if err := s.upload(ctx, d.files); err != nil {
 			return fmt.Errorf("upload the data: %w", err)
 		}
@@ -129,6 +135,26 @@ func (d *demo) prepare(ctx context.Context) error {
 		d.say("objects of the server lie in %s", s.objects())
 	}
 	return d.mount(ctx)
+}
+
+// beside is what a demo takes in bytes beside its data: the checkpoint, which is a draft, an object and
+// blocks at once, names, logs, and what the nodes leave free.
+const beside = 512 << 20
+
+// fits compares what the demo will take with what is free, so that it does not end midway. The data lies at
+// the server and in the caches.
+func (d *demo) fits() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.Dir, &st); err != nil {
+		return fmt.Errorf("look at the demo's directory %s: %w", d.Dir, err)
+	}
+	data := total(d.files)
+	need, free := data+min(data*3/2, d.room()*int64(d.Nodes))+beside, int64(st.Bavail)*st.Bsize
+	if need > free {
+		return fmt.Errorf("a demo of %s takes up to %s, and %s has %s free: name another directory with --dir, or read less (--images, --large): %w",
+			size(data), size(need), d.Dir, size(free), syscall.ENOSPC)
+	}
+	return nil
 }
 
 // mount starts the nodes that do not run yet. They mount if FUSE works here; otherwise the demo

@@ -113,13 +113,14 @@ func (d *demo) environ() []string {
 	})
 }
 
-// config writes the configuration of node i, whose files lie in base.
+// config writes the configuration of node i, whose files lie in base. The free-space floor is small: fits has seen
+// that there is room, and all goes at the end.
 func (d *demo) config(base string, i int) (string, error) {
 	origin := d.Origin
 	if d.server != nil {
 		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true}", d.Origin, d.server.endpoint)
 	}
-	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: %d}]}\nadmin: {socket: %q, listen: \"-\"}\n%s",
+	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: %d}], free_floor: 64MiB}\nadmin: {socket: %q, listen: \"-\"}\n%s",
 		origin, filepath.Join(base, "cache"), d.room(), filepath.Join(base, "hearth.sock"), d.ring.config(i))
 	name := filepath.Join(base, "hearth.yaml")
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -130,6 +131,18 @@ func TestOptionsOfADemo(t *testing.T) {
 	alone := &demo{Options: Options{Nodes: 1, Dir: t.TempDir()}}
 	if err := alone.ring.prepare(alone); err != nil || alone.ring.config(0) != "" || alone.room() != 4<<30 {
 		t.Errorf("one node: %v, %q", err, alone.ring.config(0))
+	}
+}
+
+func TestADemoThatDoesNotFit(t *testing.T) {
+	// A demo that would fill the disk is refused before anything is uploaded, with what to do about it.
+	d := &demo{Options: Options{Nodes: 3, Dir: t.TempDir()}, files: []file{{size: 1 << 50}}}
+	if err := d.fits(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "takes up to 2560.0 TiB, and "+d.Dir+" has ") || !strings.Contains(err.Error(), "--dir") {
+		t.Errorf("%v", err)
+	}
+	d.Dir = filepath.Join(d.Dir, "gone")
+	if err := d.fits(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
 	}
 }
 
