@@ -264,7 +264,11 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	if !f.staged(to) && f.write.hasDrafts(asDir(to)) {
 		return true, f.moveDir(ctx, asDir(to), asDir(to))
 	}
-	if d == nil || f.staged(to) {
+	if f.staged(to) {
+		return true, nil
+	}
+	if d == nil { // the tree was told that the old name is gone, and perhaps no more
+		f.write.w.Doubted(ctx, to.Link, to.Key)
 		return true, nil
 	}
 	if gone, err := f.replaced(ctx, in, to, d); gone || err != nil {

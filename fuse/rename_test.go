@@ -227,10 +227,11 @@ func TestARenameOverAnOpenFileThatComesAgain(t *testing.T) {
 
 func TestARenameOfAnObjectThatComesAgain(t *testing.T) {
 	// A process is killed within the rename of an object, before the tree knows of it, and the next one is asked again: the file is
-	// under its new name alone, whether somebody has it open or not, and also where it was to replace nothing.
+	// under its new name alone, whether somebody has it open or not, and also where it was to replace nothing. The same where the tree
+	// knows by then that the old name is gone.
 	for _, open := range []bool{false, true} {
-		for _, deleted := range []bool{false, true} {
-			flags := uint32(0)
+		for done := range 3 {
+			flags, deleted := uint32(0), done > 0
 			if !deleted {
 				flags = unix.RENAME_NOREPLACE
 			}
@@ -251,6 +252,9 @@ func TestARenameOfAnObjectThatComesAgain(t *testing.T) {
 			}
 			if err == nil && deleted {
 				err = w.bucket.Delete(t.Context(), "a", "")
+			}
+			if done > 1 {
+				w.tree.remove("a")
 			}
 			if err != nil {
 				t.Fatal(err)
