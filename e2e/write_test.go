@@ -45,7 +45,7 @@ func writeScenarios() []scenario {
 		{name: "write-endpoint", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpoint},
 		{name: "write-endpoint-ring", issue: "write", from: all, limit: 2 * time.Minute, origin: behind, size: of("2 nodes: 8 writes by the endpoint, 12 by the mount, 4 by both"), run: writeEndpointRing},
 		{name: "write-versioned", issue: "write", from: all, limit: 2 * time.Minute, origin: "versitygw with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: writeVersioned},
-		{name: "write-versioned-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: "MinIO with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: func(e *env) { writeVersionedOf(e, e.minio(), true) }},
+		{name: "write-versioned-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: "MinIO with versions behind the fault proxy", size: of("22 closes, renames and removals"), run: func(e *env) { writeVersionedOf(e, e.minio()) }},
 		{name: "write-as-ext4-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("a script of 50 commands"), run: func(e *env) { writeAsExt4(e, e.minio()) }},
 		{name: "write-staged-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("8 programs, and a script of 20 commands"), run: func(e *env) { writeStaged(e, e.minio()) }},
 		{name: "write-in-place-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("a script of 30 commands, 5 programs"), run: func(e *env) { writeInPlace(e, e.minio()) }},

@@ -30,11 +30,13 @@ type WriteAbilities struct {
 // probeETag is no object's.
 const probeETag = `"hearth-probe"`
 
+const ifNone = "If-None-Match"
+
 // probeTime is how long the origin may take to answer the five requests of WriteAbilities.
 const probeTime = time.Minute
 
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
-// prefix, ".hearth-probe-" and a random name, that is removed again. Amazon is known to heed all. Where
+// prefix, ".hearth-probe-" and a random name, that is removed again, also from a bucket that keeps versions. Amazon is known to heed all. Where
 // that object is denied, no condition is relied on.
 func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	s.out.probe.Lock()
@@ -87,22 +89,26 @@ func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
 		_, err := s.put(ctx, w, u, bytes.NewReader(nil))
 		return err
 	}
+	made := &write{key: u.Key, header: http.Header{}, again: true}
 	remove := func(w *write) error {
-		w.op = "delete"
+		w.op, w.version = "delete", made.version // lest a marker of deletion is left
 		return s.remove(ctx, w)
 	}
-	if err = put(&write{key: u.Key, header: http.Header{}, again: true}); err != nil {
+	if err = put(made); err != nil {
 		return a, err
 	}
 	defer func() {
-		if e := remove(&write{key: u.Key, again: true}); err == nil {
-			err = e
+		e := remove(&write{key: u.Key, again: true})
+		if made.version != "" && e != nil { // that is a right of its own
+			made.version = ""
+			e = remove(&write{key: u.Key, again: true})
 		}
+		err = cmp.Or(err, e)
 	}()
 	if a.IfMatch, err = asks("If-Match", probeETag, put); err != nil {
 		return a, err
 	}
-	if a.IfNone, err = asks("If-None-Match", "*", put); err != nil {
+	if a.IfNone, err = asks(ifNone, "*", put); err != nil {
 		return a, err
 	}
 	a.IfMatchDelete, err = asks("If-Match", probeETag, remove)
@@ -143,7 +149,7 @@ func (s *S3) condition(ctx context.Context, w *write) error {
 	}
 	name, value, heeded := "If-Match", `"`+u.IfMatch+`"`, able.IfMatch
 	if u.IfNone {
-		name, value, heeded = "If-None-Match", "*", able.IfNone
+		name, value, heeded = ifNone, "*", able.IfNone
 	}
 	w.again = heeded
 	if heeded || !able.refuses {

@@ -57,6 +57,7 @@ func (s *S3) put(ctx context.Context, w *write, u *hearth.Upload, body io.Reader
 			return err
 		}
 		s.learn(w.sum, a.header)
+		w.version = a.header.Get("X-Amz-Version-Id")
 		o = s.made(u, info.ETag, a.header)
 		return nil
 	})
@@ -300,6 +301,6 @@ func (s *S3) Delete(ctx context.Context, key, etag string) error {
 
 func (s *S3) remove(ctx context.Context, w *write) error {
 	return s.do(ctx, w, func(ctx context.Context, a *attempt) error {
-		return a.done(s.out.core.RemoveObject(ctx, anyBucket, anyKey, minio.RemoveObjectOptions{}))
+		return a.done(s.out.core.RemoveObject(ctx, anyBucket, anyKey, minio.RemoveObjectOptions{VersionID: w.version}))
 	})
 }

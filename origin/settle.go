@@ -29,6 +29,8 @@ type write struct {
 	check func(context.Context) error
 	// sum is the checksum of the last attempt.
 	sum checksum
+	// version is the id that a versioned bucket has given what was put, or that of the version that is to be removed for good.
+	version string
 
 	at    *place // where an answer redirected it to; nil: the bucket's place
 	lost  bool   // the origin may have acted on an attempt that failed
@@ -63,6 +65,11 @@ func (s *S3) do(ctx context.Context, w *write, send func(context.Context, *attem
 			simpler++
 			continue
 		}
+		if s.vacant(ctx, w, err) {
+			w.header.Del(ifNone)
+			w.again, w.check = false, func(ctx context.Context) error { return s.still(ctx, w.key, "") }
+			continue
+		}
 		s.failed(w.op, w.key, err)
 		if a.acted(err) && w.names {
 			w.lost = true
@@ -75,6 +82,14 @@ func (s *S3) do(ctx context.Context, w *write, send func(context.Context, *attem
 		}
 		s.counts.retries.Add(1)
 	}
+}
+
+// vacant reports whether a name was taken for one that has an object, and has none: some servers do so where it was removed and they
+// keep its versions.
+func (s *S3) vacant(ctx context.Context, w *write, err error) bool {
+	var e *Error
+	return w.upload != nil && w.op != "copy" && !w.lost && w.header.Get(ifNone) != "" && errors.As(err, &e) && e.Status == http.StatusPreconditionFailed &&
+		s.still(ctx, w.key, "") == nil
 }
 
 // sums reports whether a write names a checksum's algorithm.

@@ -356,6 +356,58 @@ func TestWhereTheProbeIsDeniedNoConditionIsReliedOn(t *testing.T) {
 	}
 }
 
+func TestARemovedNameIsMadeAgainInABucketOfVersions(t *testing.T) {
+	// An origin takes a marker of deletion for an object. A HEAD says that there is none, so the name is made without the condition. One
+	// that somebody has made meanwhile is not replaced.
+	for _, rival := range []bool{false, true} {
+		b := newFakeBucket(t, "k")
+		asked := ""
+		b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
+			if key == "removed" {
+				asked += r.Method + " "
+			}
+			if rival && asked == "PUT HEAD " { // what the next request finds
+				b.objects[key] = b.objects["k"]
+			}
+			if r.Method == http.MethodPut && r.Header.Get("If-None-Match") != "" {
+				return fakeError(w, http.StatusPreconditionFailed, "PreconditionFailed", "")
+			}
+			return r.Method == http.MethodDelete
+		}
+		s := b.open(t, Config{})
+		_, err := s.Put(t.Context(), &hearth.Upload{Key: "removed", Size: 1, IfNone: true}, strings.NewReader("x"))
+		want := map[bool]string{false: "PUT HEAD HEAD PUT HEAD ", true: "PUT HEAD HEAD "}[rival]
+		if (err != nil) != rival || rival && !errors.Is(err, hearth.ErrConflict) || asked != want {
+			t.Errorf("rival %v: %v, asked %s, not %s", rival, err, asked, want)
+		}
+	}
+}
+
+func TestTheProbeLeavesNoVersion(t *testing.T) {
+	// A bucket keeps versions: the object of the probe is removed with its version, or, where that is denied, as any other.
+	for _, denied := range []bool{false, true} {
+		b := newFakeBucket(t, "k")
+		removed := ""
+		b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
+			if strings.HasPrefix(key, ".hearth-probe-") && r.Method == http.MethodPut && r.Header.Get("If-Match") == "" && r.Header.Get("If-None-Match") == "" {
+				w.Header().Set("X-Amz-Version-Id", "v1")
+			}
+			if r.Method != http.MethodDelete || r.Header.Get("If-Match") != "" {
+				return false
+			}
+			version := r.URL.Query().Get("versionId")
+			removed += "DELETE " + version + " "
+			return denied && version != "" && fakeError(w, http.StatusForbidden, "AccessDenied", "") || true
+		}
+		if _, err := b.open(t, Config{}).WriteAbilities(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if want := map[bool]string{false: "DELETE v1 ", true: "DELETE v1 DELETE  "}[denied]; removed != want {
+			t.Errorf("denied %v: %s, not %s", denied, removed, want)
+		}
+	}
+}
+
 func TestAnOriginThatNeverAnswersAWriteIsGivenUp(t *testing.T) {
 	// It takes the body and says nothing: what moves bytes may take ten minutes, and then nobody knows. One
 	// that takes nothing of the body is given up sooner, and has done nothing.
