@@ -488,13 +488,27 @@ func (d *Draft) Truncate(size int64) error {
 	return noted
 }
 
-// SetAttr changes the attributes. The bytes stay published, if they were.
-func (d *Draft) SetAttr(change func(*Attr)) {
+// SetAttr changes the attributes, which outlive the process once it returns nil. The bytes stay published, if they were.
+func (d *Draft) SetAttr(change func(*Attr)) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	exclusive, fresh := d.attr.Exclusive, d.attr.New
+	was := d.attr
 	change(&d.attr)
-	d.attr.Exclusive, d.attr.New, d.changed = exclusive, fresh, true
+	d.attr.Exclusive, d.attr.New = was.Exclusive, was.New
+	changed := d.attr != was
+	d.changed = d.changed || changed
+	d.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	d.record.Lock()
+	defer d.record.Unlock()
+	d.mu.Lock()
+	files := !d.gone && !d.removed && !d.nameless
+	d.mu.Unlock()
+	if !files {
+		return nil
+	}
+	return d.saveRecorded(false)
 }
 
 // Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there. Of one

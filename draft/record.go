@@ -220,6 +220,11 @@ func (d *Draft) path(ext string) string {
 func (d *Draft) save(durable bool) error {
 	d.record.Lock()
 	defer d.record.Unlock()
+	return d.saveRecorded(durable)
+}
+
+// saveRecorded is save for who holds record.
+func (d *Draft) saveRecorded(durable bool) error {
 	d.mu.Lock()
 	d.durable = d.durable || durable
 	durable, d.changed = d.durable, false

@@ -180,7 +180,7 @@ func tree(t *testing.T, s *Store, dir string, names ...string) {
 		if !d.Info().IsDir() {
 			write(t, d, content(100+i, 1), 0)
 		}
-		d.SetAttr(func(a *Attr) { a.ModTime = now.Add(time.Duration(i) * time.Second) })
+		must(t, d.SetAttr(func(a *Attr) { a.ModTime = now.Add(time.Duration(i) * time.Second) }))
 		must(t, d.Stage())
 	}
 }

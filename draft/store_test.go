@@ -451,7 +451,9 @@ func TestAFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) || d.Info().Size != int64(64*kib+n) {
 		t.Fatal(n, err)
 	}
-	d.SetAttr(func(a *Attr) { a.Mode = 0o600 })
+	if err := d.SetAttr(func(a *Attr) { a.Mode = 0o600 }); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
 	if err := d.Sync(); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
@@ -592,7 +594,7 @@ func TestAgainstASlice(t *testing.T) {
 }
 
 func TestAttributes(t *testing.T) {
-	// Attributes are kept over a restart, a write sets the time, and changing them does not publish again.
+	// Attributes are kept over a kill and a restart, a write sets the time, and changing them does not publish again.
 	f, dir := newFake(part), t.TempDir()
 	now := time.Unix(1000, 5)
 	o := options(dir, f)
@@ -601,9 +603,14 @@ func TestAttributes(t *testing.T) {
 	d := create(t, s, "a", 1)
 	must(t, d.Hold())
 	published(t, d)
-	d.SetAttr(func(a *Attr) { a.Mode, a.UID, a.GID = 0o600, 7, 8 })
+	must(t, d.SetAttr(func(a *Attr) { a.Mode, a.UID, a.GID = 0o600, 7, 8 }))
 	if published(t, d); f.count("Put") != 1 {
 		t.Fatal("published again")
+	}
+	b := create(t, s, "b", 2)
+	must(t, b.SetAttr(func(a *Attr) { a.Mode = 0o600 }))
+	if b, _ = open(t, options(copied(t, s), f)).ID(2); b.Info().Attr.Mode != 0o600 {
+		t.Fatalf("after a kill it is %o", b.Info().Attr.Mode)
 	}
 	write(t, d, []byte("x"), 0)
 	must(t, s.Close())

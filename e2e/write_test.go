@@ -124,7 +124,8 @@ find . -type f | sort | xargs sha256sum
 // has each file's bytes, was sent each once, and has nothing else.
 func writeAsExt4(e *env, o *server) {
 	p := e.proxy(o)
-	h := e.mount(o, writable(settings{endpoint: p.endpoint}))
+	set := writable(settings{endpoint: p.endpoint})
+	h := e.mount(o, set)
 	local := e.path("local")
 	e.must(os.Mkdir(local, 0o755), "make a directory")
 	for _, key := range []string{"there/sub/1", "there/sub/2", "there/deep/er/x"} { // in directories without markers
@@ -171,6 +172,17 @@ func writeAsExt4(e *env, o *server) {
 	}), "walk")
 	if left := e.keys(o); !slices.Equal(left, keys) {
 		e.Errorf("the bucket has %q, and the mount %q", left, keys)
+	}
+	// Nobody keeps this node. The one after it knows each name that was closed before the kill.
+	for i := range 3 {
+		name := fmt.Sprint("last-", i)
+		e.must(os.WriteFile(filepath.Join(h.dir, name), []byte(name), 0o644), "write %s", name)
+		h.kill9()
+		h.launch(o, set)
+		text, err := os.ReadFile(filepath.Join(h.dir, name))
+		if names, _ := os.ReadDir(h.dir); err != nil || string(text) != name || !slices.ContainsFunc(names, func(d fs.DirEntry) bool { return d.Name() == name }) {
+			e.Errorf("%s after a kill: %q, %v, listed are %v", name, text, err, names)
+		}
 	}
 	h.quit()
 }

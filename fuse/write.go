@@ -388,7 +388,9 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	if !ok {
 		return f.setKept(cancel, in, out)
 	}
-	d.SetAttr(func(a *draft.Attr) { set(in, a) })
+	if err := d.SetAttr(func(a *draft.Attr) { set(in, a) }); err != nil {
+		return f.failed(r, err)
+	}
 	i := d.Info()
 	// The draft goes when it is published. Before that the tree does not know it.
 	if err := f.write.w.Keys.SetAttr(i.ID, keptAttr(i.Attr)); err != nil && !errors.Is(err, hearth.ErrStale) {

@@ -242,6 +242,9 @@ type Node struct {
 	TTL time.Duration
 }
 
+// Outlast has what is found and written from now on outlast the process, as Options.Outlasts has from the start.
+func (t *Tree) Outlast() { t.db.Outlast() }
+
 // Behind is the cursor with which ReadDir continues after the node, whatever has come or gone
 // meanwhile. A directory's name gets a "/"; a file's is the name that it has beside a directory.
 func (n *Node) Behind() string {

@@ -61,6 +61,7 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
 	}
 	n.drafts.store.Store(s)
+	n.tree.Outlast() // so the next node knows the name of a file that was closed just before a kill
 	n.openSeeding()
 	n.group.Go(func() error {
 		n.tendDrafts(s)

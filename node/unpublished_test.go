@@ -293,7 +293,7 @@ func TestStatusDoesNotWaitForADraft(t *testing.T) {
 	hangs, answers, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.SetAttr(func(*draft.Attr) { close(hangs); <-answers })
+		_ = d.SetAttr(func(*draft.Attr) { close(hangs); <-answers })
 		_, _ = d.WriteAt([]byte("more"), 4)
 	}()
 	<-hangs

@@ -108,5 +108,5 @@ func (e *Edit) apply(db *pebble.DB, on *steady, sync bool) error {
 		on.durable.Add(1)
 		defer on.durable.Add(-1)
 	}
-	return b.Commit(&pebble.WriteOptions{Sync: sync || e.s.o.Outlasts})
+	return b.Commit(&pebble.WriteOptions{Sync: sync || e.s.outlasts.Load()})
 }

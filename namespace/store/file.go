@@ -94,7 +94,7 @@ func (f *file) synced(sync func() error) error {
 	if f.fs.isIll() {
 		return nil
 	}
-	if f.fs.idle && f.fs.durable.Load() == 0 && strings.HasSuffix(f.name, ".log") {
+	if f.fs.idle.Load() && f.fs.durable.Load() == 0 && strings.HasSuffix(f.name, ".log") {
 		f.behind = true
 		return nil
 	}

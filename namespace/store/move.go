@@ -209,7 +209,7 @@ func (s *Store) newSuccessor(dir string) (*successor, error) {
 			s.tooMuch(used)
 		}
 	})
-	n.disk.limit, n.disk.idle = s.o.MemoryBytes, s.o.Outlasts
+	n.disk.limit, n.disk.idle = s.o.MemoryBytes, &s.outlasts
 	doom := func(err error) {
 		if n.live.Load() {
 			s.doom(err)

@@ -32,7 +32,7 @@ type steady struct {
 	retired atomic.Bool // its database is not in use any more: its memory does not matter
 	// idle has a log's sync do nothing but while durable is above 0. So Pebble's syncs write a log to the operating system,
 	// as often as there are commits, and wait for the device only where somebody asks for that.
-	idle    bool
+	idle    *atomic.Bool
 	durable atomic.Int64
 
 	mu     sync.Mutex      // guards the rest
@@ -41,7 +41,7 @@ type steady struct {
 }
 
 func newSteady(disk vfs.FS, onIll func(error), tooMuch func(int64)) *steady {
-	return &steady{FS: disk, mem: vfs.NewMem(), onIll: onIll, tooMuch: tooMuch,
+	return &steady{FS: disk, mem: vfs.NewMem(), onIll: onIll, tooMuch: tooMuch, idle: new(atomic.Bool),
 		inMem: map[string]bool{}, hidden: map[string]bool{}}
 }
 

@@ -83,6 +83,8 @@ type Store struct {
 	disk   *steady
 	doomed atomic.Pointer[error] // why the database must be replaced
 	gen    atomic.Int64          // counts databases; written under mu
+	// outlasts is Options.Outlasts by now.
+	outlasts atomic.Bool
 
 	disks sync.Map     // cache directory to its *patient
 	looks atomic.Int64 // reads by Looks that are in flight
@@ -119,6 +121,7 @@ func Open(o Options) (*Store, error) {
 		}
 	}
 	s := &Store{o: o}
+	s.outlasts.Store(o.Outlasts)
 	s.move.prepare()
 	s.timer = time.AfterFunc(time.Hour, s.syncBehind)
 	s.timer.Stop()
@@ -182,7 +185,7 @@ func (s *Store) letGo() {
 func (s *Store) openDir(dir string) (err error) {
 	s.where = dir
 	s.disk = newSteady(s.on(dir), s.becameIll, s.tooMuch)
-	s.disk.idle = s.o.Outlasts
+	s.disk.idle = &s.outlasts
 	s.disk.limit = s.o.MemoryBytes
 	disk := s.disk
 	s.db, err = openWhole(dir, s.options(disk, func(err error) {
@@ -192,6 +195,9 @@ func (s *Store) openDir(dir string) (err error) {
 	}))
 	return err
 }
+
+// Outlast has all that is committed from now on outlast the process, as Options.Outlasts has from the start.
+func (s *Store) Outlast() { s.outlasts.Store(true) }
 
 func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	defer func() {

@@ -120,10 +120,19 @@ func TestRestart(t *testing.T) {
 }
 
 func TestWhatWasCommittedOutlastsItsProcess(t *testing.T) {
-	// With Outlasts a killed process leaves all that it committed, down to the last record. A power cut leaves what was made
-	// durable, as ever: syncs that do nothing in between are not taken for that.
+	// With Outlasts, or since Outlast, a killed process leaves all that it committed, down to the last record. A power cut leaves what
+	// was made durable, as ever: syncs that do nothing in between are not taken for that.
+	for _, later := range []bool{false, true} {
+		outlasts(t, later)
+	}
+}
+
+func outlasts(t *testing.T, later bool) {
 	mem := vfs.NewCrashableMem()
-	s := mustOpen(t, Options{Dir: "/names", FS: mem, Outlasts: true})
+	s := mustOpen(t, Options{Dir: "/names", FS: mem, Outlasts: !later})
+	if later {
+		s.Outlast()
+	}
 	left := func(percent int) int {
 		clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(1, 1))})
 		return check(t, mustOpen(t, Options{Dir: "/names", FS: clone}), 2000)
