@@ -111,7 +111,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	}
 	if hidden != nil {
 		f.keep(ctx, oldDir, from)
-		if err := f.removeHidden(ctx, i.ID, hidden); err != nil {
+		if err := f.removeHidden(ctx, i.ID, hidden, to); err != nil {
 			return err
 		}
 	}
@@ -162,9 +162,9 @@ func (f *fileSystem) hidden(ctx context.Context, dir uint64, name string, i *dra
 	return &n.Object, nil
 }
 
-// removeHidden deletes the object that a draft, which has another name or none now, has hidden. Another version of it is somebody
+// removeHidden deletes the object that a draft, which has the name now or none, has hidden. Another version of it is somebody
 // else's, and stays.
-func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Object) error {
+func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Object, now draft.Name) error {
 	n, unknown := f.write.Tree.Node(ctx, id)
 	up, err := f.write.w.Uploader(o.Link)
 	if err == nil {
@@ -175,7 +175,7 @@ func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Obje
 		return nil
 	}
 	f.wrote(ctx, o.Link, o.Key, nil, 0, err)
-	if unknown == nil && n.Object.Key != o.Key { // the id stands for what was published since
+	if unknown == nil && n.Object.Key != o.Key && n.Object.Key == now.Key { // the id stands for what was published since
 		f.wrote(ctx, n.Object.Link, n.Object.Key, &n.Object, id, nil)
 	}
 	return err
@@ -256,7 +256,7 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key):
 		defer func() {
 			f.keep(ctx, oldDir, from)
-			err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object))
+			err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object, to))
 		}()
 	default:
 		return false, nil

@@ -163,6 +163,24 @@ func TestWhatWasEmptiedIsRenamed(t *testing.T) {
 	w.is("requests", w.bucket.requests(), "PUT b")
 }
 
+func TestAFileThatIsRenamedAndRemovedIsGone(t *testing.T) {
+	// A file is emptied, renamed over another one while it is open, and removed: neither name is there, as long as it is open and later.
+	w := newWriter(t)
+	w.stored("a", "b")
+	node := w.look("a")
+	handle, errno := w.open(node, syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("open", errno, ok)
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("names", w.names(1), "b")
+	w.is("unlink", w.unlinked("b", 0), ok)
+	w.is("names", w.names(1), "")
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none none")
+	w.is("write", w.put(node, 0, "more"), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("names", w.names(1), "")
+}
+
 func TestARenameThatComesAgain(t *testing.T) {
 	// A process is killed within a rename, and the next one is asked again: whatever the first has done, the file is under its new
 	// name alone, and is sent once.

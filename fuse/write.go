@@ -555,7 +555,7 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 			return nil
 		case err == nil && !n.Dir:
 			f.keep(ctx, dir, at)
-			return f.removeHidden(ctx, n.ID, &n.Object)
+			return f.removeHidden(ctx, n.ID, &n.Object, draft.Name{})
 		}
 	}
 	if d == nil {
@@ -572,7 +572,7 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 			return err // nil: the bucket never had it, nor a file whose place it took
 		}
 		f.keep(ctx, dir, at)
-		return f.removeHidden(ctx, i.ID, hidden)
+		return f.removeHidden(ctx, i.ID, hidden, draft.Name{})
 	}
 	f.keep(ctx, dir, at)
 	return f.remove(ctx, at.Link, at.Key)
