@@ -58,6 +58,8 @@ func promises() []promise {
 		{call: "`fsync`", of: kind("fsync")},
 		{call: "`unlink`", of: kind("unlink")},
 		{call: "`mkdir`, `rmdir`", of: kind("mkdir", "rmdir")},
+		{call: "`mkdir`, `rmdir`", of: func(c *call) bool { return !callKinds()[c.Kind].named }, errno: "ESTALE",
+			when: func(f *facts) bool { return f.r.moved[f.r.ext4.ino(f.c.Slot)] }},
 		{call: "`rename` of a draft", of: kind("rename")},
 		{call: "`rename` of an object", of: kind("rename"), errno: "EXDEV", when: func(f *facts) bool { return f.object(f.c.Path) && (temporary(f.c.To) || f.written(f.c.To)) }},
 		{call: "`rename` of a directory", of: kind("rename"), errno: "EXDEV", when: func(f *facts) bool { return f.isDir(f.c.Path) && !temporary(f.c.Path) }},
@@ -80,7 +82,8 @@ func promises() []promise {
 			return fmt.Sprint(at)
 		}},
 		// Of what other pages of a reader say.
-		{call: "One version per open.", of: kind("pread", "copy", "mmap"), errno: "ESTALE", when: func(f *facts) bool { return f.unlinked() }},
+		{call: "One version per open.", of: kind("pread", "copy", "mmap"), errno: "ESTALE", when: func(f *facts) bool { return f.unlinked(f.r.ext4.fds[f.c.Slot]) }},
+		{call: "One version per open.", of: kind("mread", "mwrite"), errno: "SIGBUS", when: func(f *facts) bool { return f.unlinked(f.r.ext4.sizes[f.c.Slot%callMaps]) }},
 	}
 }
 
@@ -112,9 +115,9 @@ func (f *facts) written(name string) bool {
 	return ok && f.r.writer(st.Ino)
 }
 
-func (f *facts) unlinked() bool {
+func (f *facts) unlinked(fd int) bool {
 	var st unix.Stat_t
-	return unix.Fstat(f.r.ext4.fds[f.c.Slot], &st) == nil && st.Nlink == 0
+	return unix.Fstat(fd, &st) == nil && st.Nlink == 0
 }
 
 func (f *facts) size() int64 {
@@ -127,7 +130,7 @@ func (f *facts) size() int64 {
 type metamorphic struct {
 	mount, ext4 *side
 	objects     map[uint64]bool // inodes of ext4 that the bucket may have, too
-	moved       map[uint64]bool // inodes of directories that were open when one of them with a temporary name got another
+	moved       map[uint64]bool // inodes of directories that were open when one of them with a temporary name got another, or was removed
 	seen        map[string]int  // calls, and what was refused, by promise
 	log         []string        // the calls that were done, with the mount's outcomes
 }
@@ -219,10 +222,14 @@ func (r *metamorphic) note(c *call, closing uint64) {
 			r.objects[st.Ino] = true
 		}
 	}
-	if c.Kind == "rename" && temporary(c.Path) && f.isDir(c.To) {
+	to := r.ext4.at(c.To)
+	if c.Kind == "rmdir" {
+		to = r.ext4.at(c.Path) + " (deleted)"
+	}
+	if temporary(c.Path) && (c.Kind == "rename" && f.isDir(c.To) || c.Kind == "rmdir") {
 		for slot, fd := range r.ext4.fds {
 			at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-			if to := r.ext4.at(c.To); err == nil && (at == to || strings.HasPrefix(at, to+"/")) && r.ext4.dirs[slot] {
+			if err == nil && (at == to || strings.HasPrefix(at, to+"/")) && r.ext4.dirs[slot] {
 				r.moved[r.ext4.ino(slot)] = true
 			}
 		}
