@@ -490,34 +490,39 @@ func (d *Draft) Truncate(size int64) error {
 
 // SetAttr changes the attributes, which outlive the process once it returns nil. The bytes stay published, if they were.
 func (d *Draft) SetAttr(change func(*Attr)) error {
+	d.record.Lock()
+	defer d.record.Unlock()
 	d.mu.Lock()
 	was := d.attr
 	change(&d.attr)
 	d.attr.Exclusive, d.attr.New = was.Exclusive, was.New
-	changed := d.attr != was
-	d.changed = d.changed || changed
+	set := d.attr
+	d.changed = d.changed || set != was
+	due := d.changed && !d.gone && (!d.removed || d.held)
 	d.mu.Unlock()
-	if !changed {
+	if !due {
 		return nil
 	}
-	d.record.Lock()
-	defer d.record.Unlock()
-	d.mu.Lock()
-	files := !d.gone && !d.removed && !d.nameless
-	d.mu.Unlock()
-	if !files {
-		return nil
+	err := d.saveRecorded(false)
+	if err != nil {
+		d.mu.Lock()
+		if d.attr == set { // else it was written meanwhile
+			d.attr = was
+		}
+		d.mu.Unlock()
 	}
-	return d.saveRecorded(false)
+	return err
 }
 
 // Sync returns nil when the bytes, size, name and attributes are on the disk: after a kill or a power cut the draft is there. Of one
 // that was removed and is not open nothing is left: the last RELEASE of a file may come behind its UNLINK.
 func (d *Draft) Sync() error {
+	d.record.Lock() // a record that is being written may fail
 	d.mu.Lock()
 	gone := d.removed && d.file == nil
 	changed, files := d.changed || !d.durable, !d.removed && !d.gone
 	d.mu.Unlock()
+	d.record.Unlock()
 	if gone {
 		return nil
 	}

@@ -281,6 +281,8 @@ func takeOver(o Options) (*Server, error) {
 			f.handles.inherit(x)
 		case x.kind == removed:
 			f.remade.inherit(row, x)
+		case x.kind == hiding:
+			f.renames.inherit(row, x)
 		}
 	}
 	s.start(raw, m, s.lends(raw, m))

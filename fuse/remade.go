@@ -2,6 +2,44 @@ package fuse
 
 import "sync"
 
+// renames are requests that rename a draft and, once that is done, delete the object that the draft hides under its old name. A
+// process that goes on could take that object for the file that is to be renamed.
+type renames struct {
+	mu  sync.Mutex // guards the rest
+	row map[uint64]int
+}
+
+// begin is called before the draft has its new name, and end once the request can be answered.
+func (r *renames) begin(t *table, unique uint64) (end func()) {
+	x := tableRow{unique &^ (1 << 63), hiding, 0}
+	row := t.put(x)
+	r.inherit(row, x)
+	return func() {
+		t.clear(row)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.row, x.node)
+	}
+}
+
+// begun reports whether a request that comes again had begun.
+func (r *renames) begun(unique uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, there := r.row[unique&^(1<<63)]
+	return there
+}
+
+// inherit is a row of another process.
+func (r *renames) inherit(row int, x tableRow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.row == nil {
+		r.row = map[uint64]int{}
+	}
+	r.row[x.node] = row
+}
+
 // remade are directories that the kernel has removed, and still has nodes of: somebody has them open, or what was in them. The
 // kernel takes a directory that is made again under that node id for the dead one, in which nothing can be made, unless it has another
 // generation. It lies in the table, since the process that takes the mount over must not give another one.

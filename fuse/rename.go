@@ -88,6 +88,9 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	if err != nil {
 		return err
 	}
+	if hidden != nil {
+		defer f.renames.begin(f.handles.table, in.Unique)()
+	}
 	err = d.Rename(ctx, to, only, f.due(to, &i))
 	if now, _, _ := f.write.find(oldDir, oldName); now == nil && errors.Is(err, draft.ErrRemoved) { // published meanwhile, and gone
 		return f.renameObject(ctx, in, oldDir, oldName, from, to, target)
@@ -111,7 +114,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	}
 	if hidden != nil {
 		f.keep(ctx, oldDir, from)
-		if err := f.removeHidden(ctx, i.ID, hidden, to); err != nil {
+		if err := f.removeHidden(ctx, hidden); err != nil {
 			return err
 		}
 	}
@@ -164,8 +167,7 @@ func (f *fileSystem) hidden(ctx context.Context, dir uint64, name string, i *dra
 
 // removeHidden deletes the object that a draft, which has the name now or none, has hidden. Another version of it is somebody
 // else's, and stays.
-func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Object, now draft.Name) error {
-	n, unknown := f.write.Tree.Node(ctx, id)
+func (f *fileSystem) removeHidden(ctx context.Context, o *hearth.Object) error {
 	up, err := f.write.w.Uploader(o.Link)
 	if err == nil {
 		err = up.Delete(ctx, o.Key, o.ETag)
@@ -175,9 +177,6 @@ func (f *fileSystem) removeHidden(ctx context.Context, id uint64, o *hearth.Obje
 		return nil
 	}
 	f.wrote(ctx, o.Link, o.Key, nil, 0, err)
-	if unknown == nil && n.Object.Key != o.Key && n.Object.Key == now.Key { // the id stands for what was published since
-		f.wrote(ctx, n.Object.Link, n.Object.Key, &n.Object, id, nil)
-	}
 	return err
 }
 
@@ -253,10 +252,12 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	}
 	switch {
 	case errors.Is(missing, fs.ErrNotExist):
-	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key):
+	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key || f.renames.begun(in.Unique)):
 		defer func() {
-			f.keep(ctx, oldDir, from)
-			err = errors.Join(err, f.removeHidden(ctx, n.ID, &n.Object, to))
+			if err == nil {
+				f.keep(ctx, oldDir, from)
+				err = f.removeHidden(ctx, &n.Object)
+			}
 		}()
 	default:
 		return false, nil
@@ -267,7 +268,7 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	if f.staged(to) {
 		return true, nil
 	}
-	if d == nil { // the tree was told that the old name is gone, and perhaps no more
+	if d == nil { // somebody else may have found out that the old name is gone
 		f.write.w.Doubted(ctx, to.Link, to.Key)
 		return true, nil
 	}
@@ -340,14 +341,19 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 	if dir := from.Key[:strings.LastIndexByte(from.Key, '/')+1]; !strings.HasPrefix(to.Key, dir) {
 		f.keep(ctx, oldDir, from)
 	}
-	if err = up.Delete(ctx, from.Key, old); errors.Is(err, hearth.ErrConflict) { // somebody has written it meanwhile, and that stays
+	err = up.Delete(ctx, from.Key, old)
+	id := n.ID
+	if err != nil && !errors.Is(err, hearth.ErrConflict) {
+		id = 0 // the old name has it still
+	}
+	f.wrote(ctx, to.Link, to.Key, &o, id, nil) // first, lest a process that goes on finds neither, and the file's id nowhere
+	f.records.drop(n.ID)
+	if errors.Is(err, hearth.ErrConflict) { // somebody has written it meanwhile, and that stays
 		f.write.w.Doubted(ctx, from.Link, from.Key)
 		err = nil
 	} else {
 		f.wrote(ctx, from.Link, from.Key, nil, 0, err)
 	}
-	f.wrote(ctx, to.Link, to.Key, &o, n.ID, nil)
-	f.records.drop(n.ID)
 	if err == nil && d != nil { // a close may have published in between
 		err = f.publishForRename(ctx, d)
 	}

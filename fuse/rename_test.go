@@ -181,6 +181,62 @@ func TestAFileThatIsRenamedAndRemovedIsGone(t *testing.T) {
 	w.is("names", w.names(1), "")
 }
 
+func TestARenameThatHidesAnObjectAndComesAgain(t *testing.T) {
+	// A file was renamed over an object while it was open, and gets another name. The process is killed before the object goes: the next
+	// one does not take that for the file which is to be renamed.
+	for _, closed := range []bool{false, true} {
+		w := newWriter(t)
+		w.stored("b")
+		node, handle := w.made("a.tmp", "new")
+		w.is("rename", w.rename("a.tmp", "b", 0, 0), ok)
+		d, _ := w.drafts.ID(node)
+		to := d.Info().Name
+		to.Key = "c"
+		w.renames.begin(w.handles.table, 7)
+		if closed { // what the process before it did
+			w.release(node, handle)
+		}
+		if err := d.Rename(t.Context(), to, false, closed); err != nil {
+			t.Fatal(err)
+		}
+		w = w.next()
+		w.asks = true
+		w.is("RENAME again", w.rename("b", "c", 0, again63), ok)
+		if !closed {
+			w.is("close", w.flush(node), ok)
+			w.release(node, handle)
+		}
+		w.is("published behind", w.published(), "")
+		w.is("the bucket has", w.bucket.has("b")+" "+w.bucket.has("c"), "none new")
+		w.is("names", w.names(1), "c")
+	}
+}
+
+func TestAFailedRenameThatComesAgain(t *testing.T) {
+	// The file cannot be published under its new name: what it hides under the old one stays.
+	w := newWriter(t)
+	w.stored("b")
+	node, handle := w.made("a.tmp", "new")
+	w.is("rename", w.rename("a.tmp", "b", 0, 0), ok)
+	d, _ := w.drafts.ID(node)
+	to := d.Info().Name
+	to.Key = "c"
+	w.renames.begin(w.handles.table, 7)
+	w.release(node, handle)
+	if err := d.Rename(t.Context(), to, false, false); err != nil {
+		t.Fatal(err)
+	}
+	w = w.next()
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT c" {
+			return fs.ErrPermission
+		}
+		return nil
+	}
+	w.is("RENAME again", w.rename("b", "c", 0, again63), syscall.EACCES)
+	w.is("the bucket has", w.bucket.has("b") != "none", true)
+}
+
 func TestARenameThatComesAgain(t *testing.T) {
 	// A process is killed within a rename, and the next one is asked again: whatever the first has done, the file is under its new
 	// name alone, and is sent once.

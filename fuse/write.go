@@ -389,6 +389,9 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		return f.setKept(cancel, in, out)
 	}
 	if err := d.SetAttr(func(a *draft.Attr) { set(in, a) }); err != nil {
+		if i := d.Info(); sets && i.Users == 0 && !f.staged(i.Name) {
+			f.write.w.Publish(d) // its size was changed, and nobody may close it later
+		}
 		return f.failed(r, err)
 	}
 	i := d.Info()
@@ -555,7 +558,7 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 			return nil
 		case err == nil && !n.Dir:
 			f.keep(ctx, dir, at)
-			return f.removeHidden(ctx, n.ID, &n.Object, draft.Name{})
+			return f.removeHidden(ctx, &n.Object)
 		}
 	}
 	if d == nil {
@@ -572,7 +575,7 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 			return err // nil: the bucket never had it, nor a file whose place it took
 		}
 		f.keep(ctx, dir, at)
-		return f.removeHidden(ctx, i.ID, hidden, draft.Name{})
+		return f.removeHidden(ctx, hidden)
 	}
 	f.keep(ctx, dir, at)
 	return f.remove(ctx, at.Link, at.Key)

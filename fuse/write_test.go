@@ -106,11 +106,14 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	}
 	w.holds.inherit(tree.last, time.Time{})
 	for row, x := range all { // as takeOver
-		if x.kind == removed {
+		switch x.kind {
+		case removed:
 			w.remade.inherit(row, x)
-			continue
+		case hiding:
+			w.renames.inherit(row, x)
+		default:
+			w.handles.inherit(x)
 		}
-		w.handles.inherit(x)
 	}
 	return w
 }

@@ -138,7 +138,7 @@ func (e *edit) setEntry(sort string, x record.Entry) error {
 	}
 	if ok {
 		x.Beside = was.Beside
-		e.supersede(sort, &was)
+		e.retire(sort, &was)
 		if !was.Doubted || was.Checked > 0 { // else no kernel was told to believe it
 			e.news(sort, &was, was.ID)
 		}
@@ -181,6 +181,13 @@ func (e *edit) supersede(sort string, was *record.Entry) {
 	e.superseded++
 }
 
+// retire is supersede for an id that a name loses, but where the id stands for another name by now: its file was renamed (Wrote).
+func (e *edit) retire(sort string, was *record.Entry) {
+	if r, err := e.t.reverse(was.ID); err != nil || !r.Superseded {
+		e.supersede(sort, was)
+	}
+}
+
 // drop removes a sort name. A directory keeps its id, which belongs to its path.
 func (e *edit) drop(sort string) error {
 	was, ok, err := e.get(sort)
@@ -189,7 +196,7 @@ func (e *edit) drop(sort string) error {
 	}
 	e.news(sort, &was, was.ID)
 	if !was.Dir {
-		e.supersede(sort, &was)
+		e.retire(sort, &was)
 	}
 	e.pending[sort] = nil
 	e.keyBuf = record.NameKey(e.keyBuf[:0], record.KindEntry, e.d.hash, sort)

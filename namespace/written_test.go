@@ -379,6 +379,32 @@ func TestTheSameBytesAreWrittenAgain(t *testing.T) {
 	}
 }
 
+func TestTheIDOfARenamedFileIsItsNewNames(t *testing.T) {
+	// The new name of a file is told before the old one is gone, or has what somebody else wrote. The file's id stands for the new one.
+	for _, rival := range []bool{false, true} {
+		w := open(t, nil)
+		w.b.put("d/a", "A", 3)
+		w.b.put("e/x", "X", 3)
+		w.resolve("/e/x")
+		id := w.resolve("/d/a").ID
+		o := w.b.put("e/b", "A", 3)
+		w.tree.Wrote(t.Context(), "/", "e/b", &o, id)
+		if rival {
+			w.b.put("d/a", "other", 5)
+			w.tree.Written(t.Context(), "/", "d/a")
+		} else {
+			w.b.remove("d/a")
+			w.tree.Wrote(t.Context(), "/", "d/a", nil, 0)
+		}
+		if n, err := w.tree.Node(t.Context(), id); err != nil || n.Object.Key != "e/b" {
+			t.Errorf("rival %v: %s, %v", rival, n.Object.Key, err)
+		}
+		if n, err := w.tree.Resolve(t.Context(), "/d/a"); rival != (err == nil) || rival && (n.ID == id || n.Object.ETag != "other") {
+			t.Errorf("rival %v: the old name is %+v, %v", rival, n, err)
+		}
+	}
+}
+
 func TestKeysOfNames(t *testing.T) {
 	// Each name in a mount stands for one key, or says why there is none.
 	w := open(t, nil)

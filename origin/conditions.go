@@ -24,7 +24,8 @@ type WriteAbilities struct {
 	// Checksum is what bodies are verified by: CRC64NVME, CRC32C or MD5; "": nothing was written yet.
 	Checksum string
 
-	refuses bool // conditions: a request that has one is an error
+	refuses  bool // conditions: a request that has one is an error
+	versions bool // are kept of each object
 }
 
 // probeETag is no object's.
@@ -32,7 +33,7 @@ const probeETag = `"hearth-probe"`
 
 const ifNone = "If-None-Match"
 
-// probeTime is how long the origin may take to answer the five requests of WriteAbilities.
+// probeTime is how long the origin may take to answer the requests of WriteAbilities, seven and fewer,.
 const probeTime = time.Minute
 
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
@@ -68,6 +69,7 @@ func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 
 func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
 	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + rand.Text()}
+	var made []string // versions
 	// asks sends a write under a condition, and tells whether it was heeded.
 	asks := func(name, value string, send func(w *write) error) (heeded bool, err error) {
 		err = send(&write{key: u.Key, header: http.Header{name: {value}}, again: true})
@@ -87,23 +89,35 @@ func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
 	put := func(w *write) error {
 		w.op = "put"
 		_, err := s.put(ctx, w, u, bytes.NewReader(nil))
+		if w.made != "" {
+			made = append(made, w.made)
+		}
 		return err
 	}
-	made := &write{key: u.Key, header: http.Header{}, again: true}
 	remove := func(w *write) error {
-		w.op, w.version = "delete", made.version // lest a marker of deletion is left
-		return s.remove(ctx, w)
+		w.op = "delete"
+		err := s.remove(ctx, w)
+		if w.made != "" {
+			made = append(made, w.made)
+		}
+		return err
 	}
-	if err = put(made); err != nil {
+	if err = put(&write{key: u.Key, header: http.Header{}, again: true}); err != nil {
 		return a, err
 	}
+	a.versions = len(made) > 0
 	defer func() {
-		e := remove(&write{key: u.Key, again: true})
-		if made.version != "" && e != nil { // that is a right of its own
-			made.version = ""
-			e = remove(&write{key: u.Key, again: true})
+		left := !a.versions
+		for _, v := range made { // to do so is a right of its own
+			left = remove(&write{key: u.Key, again: true, version: v}) != nil || left
 		}
-		err = cmp.Or(err, e)
+		if !left {
+			_, e := s.Head(ctx, u.Key)
+			left = !errors.Is(e, fs.ErrNotExist) // an answer was lost
+		}
+		if left {
+			err = cmp.Or(err, remove(&write{key: u.Key, again: true}))
+		}
 	}()
 	if a.IfMatch, err = asks("If-Match", probeETag, put); err != nil {
 		return a, err

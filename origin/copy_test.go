@@ -290,8 +290,7 @@ func TestACopyByPartsMeetsFaults(t *testing.T) {
 		{op: "begin", fates: []string{lost}, err: hearth.ErrUnanswered},
 		{op: "begin", fates: []string{cut}, err: hearth.ErrUnanswered},
 		{op: "complete", fates: []string{"403 AccessDenied"}, err: fs.ErrPermission},
-		{op: "complete", fates: []string{"412 PreconditionFailed"}}, // there is none: as where a marker of deletion is
-		{op: "complete", fates: []string{"412 PreconditionFailed", "412 PreconditionFailed"}, err: hearth.ErrConflict},
+		{op: "complete", fates: []string{"412 PreconditionFailed"}, err: hearth.ErrConflict},
 	} {
 		r.meets(c.op, c.fates...)
 		u := &hearth.Upload{Key: fmt.Sprint("to", i), Size: from.Size, IfNone: true}

@@ -19,6 +19,7 @@ var _ hearth.Uploader = (*S3)(nil)
 
 const (
 	draftHeader = "X-Amz-Meta-Hearth-Draft"
+	versionID   = "X-Amz-Version-Id"
 	// For minio-go, which refuses some names and changes bytes that are not UTF-8. The courier puts in the
 	// real ones.
 	anyBucket, anyKey = "bucket", "key"
@@ -57,7 +58,7 @@ func (s *S3) put(ctx context.Context, w *write, u *hearth.Upload, body io.Reader
 			return err
 		}
 		s.learn(w.sum, a.header)
-		w.version = a.header.Get("X-Amz-Version-Id")
+		w.made = a.header.Get(versionID)
 		o = s.made(u, info.ETag, a.header)
 		return nil
 	})
@@ -301,6 +302,10 @@ func (s *S3) Delete(ctx context.Context, key, etag string) error {
 
 func (s *S3) remove(ctx context.Context, w *write) error {
 	return s.do(ctx, w, func(ctx context.Context, a *attempt) error {
-		return a.done(s.out.core.RemoveObject(ctx, anyBucket, anyKey, minio.RemoveObjectOptions{VersionID: w.version}))
+		err := a.done(s.out.core.RemoveObject(ctx, anyBucket, anyKey, minio.RemoveObjectOptions{VersionID: w.version}))
+		if err == nil && w.version == "" {
+			w.made = a.header.Get(versionID)
+		}
+		return err
 	})
 }

@@ -29,8 +29,10 @@ type write struct {
 	check func(context.Context) error
 	// sum is the checksum of the last attempt.
 	sum checksum
-	// version is the id that a versioned bucket has given what was put, or that of the version that is to be removed for good.
+	// version is that which is to be removed for good; "": none.
 	version string
+	// made is the version that was made, of an object or a marker of deletion; "" where the bucket keeps none.
+	made string
 
 	at    *place // where an answer redirected it to; nil: the bucket's place
 	lost  bool   // the origin may have acted on an attempt that failed
@@ -46,7 +48,7 @@ func (s *S3) do(ctx context.Context, w *write, send func(context.Context, *attem
 	}
 	defer release()
 	b := &budget{Retry: s.retry}
-	for renewed, moved, simpler := 0, 0, 0; ; {
+	for renewed, moved, simpler, vacant := 0, 0, 0, 0; ; {
 		a, err := s.try(ctx, w, send)
 		if err == nil {
 			return nil
@@ -66,8 +68,10 @@ func (s *S3) do(ctx context.Context, w *write, send func(context.Context, *attem
 			continue
 		}
 		if s.vacant(ctx, w, err) {
-			w.header.Del(ifNone)
-			w.again, w.check = false, func(ctx context.Context) error { return s.still(ctx, w.key, "") }
+			if vacant++; vacant > 1 { // the first time somebody may have removed it just now
+				w.header.Del(ifNone)
+				w.again, w.check = w.op != "put", func(ctx context.Context) error { return s.still(ctx, w.key, "") }
+			}
 			continue
 		}
 		s.failed(w.op, w.key, err)
@@ -87,9 +91,10 @@ func (s *S3) do(ctx context.Context, w *write, send func(context.Context, *attem
 // vacant reports whether a name was taken for one that has an object, and has none: some servers do so where it was removed and they
 // keep its versions.
 func (s *S3) vacant(ctx context.Context, w *write, err error) bool {
+	able := s.out.probed.Load()
 	var e *Error
-	return w.upload != nil && w.op != "copy" && !w.lost && w.header.Get(ifNone) != "" && errors.As(err, &e) && e.Status == http.StatusPreconditionFailed &&
-		s.still(ctx, w.key, "") == nil
+	return able != nil && able.versions && w.upload != nil && w.op != "copy" && !w.lost && w.header.Get(ifNone) != "" &&
+		errors.As(err, &e) && e.Status == http.StatusPreconditionFailed && s.still(ctx, w.key, "") == nil
 }
 
 // sums reports whether a write names a checksum's algorithm.

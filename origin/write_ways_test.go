@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -357,16 +358,19 @@ func TestWhereTheProbeIsDeniedNoConditionIsReliedOn(t *testing.T) {
 }
 
 func TestARemovedNameIsMadeAgainInABucketOfVersions(t *testing.T) {
-	// An origin takes a marker of deletion for an object. A HEAD says that there is none, so the name is made without the condition. One
-	// that somebody has made meanwhile is not replaced.
-	for _, rival := range []bool{false, true} {
+	// An origin takes a marker of deletion for an object. Twice a HEAD says that there is none, so the name is made without the
+	// condition. One that somebody has made meanwhile is not replaced. Where no versions are kept, the origin is believed.
+	for _, c := range []struct{ rival, versions bool }{{false, true}, {true, true}, {false, false}} {
 		b := newFakeBucket(t, "k")
 		asked := ""
 		b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
 			if key == "removed" {
 				asked += r.Method + " "
 			}
-			if rival && asked == "PUT HEAD " { // what the next request finds
+			if c.versions {
+				w.Header().Set("X-Amz-Version-Id", "v1")
+			}
+			if c.rival && asked == "PUT HEAD PUT HEAD " { // what the next request finds
 				b.objects[key] = b.objects["k"]
 			}
 			if r.Method == http.MethodPut && r.Header.Get("If-None-Match") != "" {
@@ -376,34 +380,53 @@ func TestARemovedNameIsMadeAgainInABucketOfVersions(t *testing.T) {
 		}
 		s := b.open(t, Config{})
 		_, err := s.Put(t.Context(), &hearth.Upload{Key: "removed", Size: 1, IfNone: true}, strings.NewReader("x"))
-		want := map[bool]string{false: "PUT HEAD HEAD PUT HEAD ", true: "PUT HEAD HEAD "}[rival]
-		if (err != nil) != rival || rival && !errors.Is(err, hearth.ErrConflict) || asked != want {
-			t.Errorf("rival %v: %v, asked %s, not %s", rival, err, asked, want)
+		want, failed := "PUT HEAD PUT HEAD HEAD PUT HEAD ", c.rival || !c.versions
+		if c.rival {
+			want = "PUT HEAD PUT HEAD HEAD "
+		} else if !c.versions {
+			want = "PUT "
+		}
+		if (err != nil) != failed || failed && !errors.Is(err, hearth.ErrConflict) || asked != want {
+			t.Errorf("%+v: %v, asked %s, not %s", c, err, asked, want)
 		}
 	}
 }
 
 func TestTheProbeLeavesNoVersion(t *testing.T) {
-	// A bucket keeps versions: the object of the probe is removed with its version, or, where that is denied, as any other.
-	for _, denied := range []bool{false, true} {
+	// A bucket keeps versions, and heeds conditions or not: all that the probe has made is removed for good, a marker of deletion, too.
+	// Where that is denied, the object is removed as any other.
+	for _, c := range []struct{ heeds, denied bool }{{true, false}, {false, false}, {true, true}} {
 		b := newFakeBucket(t, "k")
-		removed := ""
+		made, left := 0, map[string]bool{}
 		b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
-			if strings.HasPrefix(key, ".hearth-probe-") && r.Method == http.MethodPut && r.Header.Get("If-Match") == "" && r.Header.Get("If-None-Match") == "" {
-				w.Header().Set("X-Amz-Version-Id", "v1")
-			}
-			if r.Method != http.MethodDelete || r.Header.Get("If-Match") != "" {
+			if !strings.HasPrefix(key, ".hearth-probe-") {
 				return false
 			}
 			version := r.URL.Query().Get("versionId")
-			removed += "DELETE " + version + " "
-			return denied && version != "" && fakeError(w, http.StatusForbidden, "AccessDenied", "") || true
+			switch {
+			case r.Method == http.MethodHead:
+				return fakeError(w, http.StatusNotFound, "NoSuchKey", "")
+			case c.heeds && r.Header.Get("If-Match")+r.Header.Get("If-None-Match") != "":
+				return fakeError(w, http.StatusPreconditionFailed, "PreconditionFailed", "")
+			case version != "" && c.denied:
+				return fakeError(w, http.StatusForbidden, "AccessDenied", "")
+			case version != "":
+				delete(left, version)
+				return true
+			}
+			made++
+			version = fmt.Sprint(r.Method, made)
+			left[version] = true
+			w.Header().Set("X-Amz-Version-Id", version)
+			w.Header().Set("ETag", `"etag"`)
+			return r.Method == http.MethodDelete
 		}
-		if _, err := b.open(t, Config{}).WriteAbilities(t.Context()); err != nil {
-			t.Error(err)
+		able, err := b.open(t, Config{}).WriteAbilities(t.Context())
+		if err != nil || able.IfMatchDelete != c.heeds {
+			t.Errorf("%+v: %+v, %v", c, able, err)
 		}
-		if want := map[bool]string{false: "DELETE v1 ", true: "DELETE v1 DELETE  "}[denied]; removed != want {
-			t.Errorf("denied %v: %s, not %s", denied, removed, want)
+		if want := map[bool]string{false: "map[]", true: "map[DELETE2:true PUT1:true]"}[c.denied]; fmt.Sprint(left) != want {
+			t.Errorf("%+v: left are %v, not %s", c, left, want)
 		}
 	}
 }

@@ -149,7 +149,7 @@ func (d *demo) fits() error {
 		return fmt.Errorf("look at the demo's directory %s: %w", d.Dir, err)
 	}
 	data := total(d.files)
-	need, free := data+min(data*3/2, d.room()*int64(d.Nodes))+beside, int64(st.Bavail)*st.Bsize
+	need, free := data+min(data, d.room())*int64(d.Nodes)+beside, int64(st.Bavail)*st.Bsize
 	if need > free {
 		return fmt.Errorf("a demo of %s takes up to %s, and %s has %s free: name another directory with --dir, or read less (--images, --large): %w",
 			size(data), size(need), d.Dir, size(free), syscall.ENOSPC)

@@ -113,15 +113,16 @@ func (d *demo) environ() []string {
 	})
 }
 
-// config writes the configuration of node i, whose files lie in base. The free-space floor is small: fits has seen
-// that there is room, and all goes at the end.
+// config writes the configuration of node i, whose files lie in base. With data of its own the free-space floor is small: fits has
+// seen that there is room.
 func (d *demo) config(base string, i int) (string, error) {
-	origin := d.Origin
+	origin, floor := d.Origin, ""
 	if d.server != nil {
+		floor = ", free_floor: 64MiB"
 		origin = fmt.Sprintf("{url: %q, endpoint: %q, region: us-east-1, path_style: true}", d.Origin, d.server.endpoint)
 	}
-	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: %d}], free_floor: 64MiB}\nadmin: {socket: %q, listen: \"-\"}\n%s",
-		origin, filepath.Join(base, "cache"), d.room(), filepath.Join(base, "hearth.sock"), d.ring.config(i))
+	text := fmt.Sprintf("origin: %s\ncache: {ram: 256MiB, disks: [{path: %q, size: %d}]%s}\nadmin: {socket: %q, listen: \"-\"}\n%s",
+		origin, filepath.Join(base, "cache"), d.room(), floor, filepath.Join(base, "hearth.sock"), d.ring.config(i))
 	name := filepath.Join(base, "hearth.yaml")
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("write the demo's configuration: %w", err)
