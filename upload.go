@@ -19,6 +19,8 @@ type Upload struct {
 	// Draft names the file that is uploaded, in the object's metadata (x-amz-meta-hearth-draft): so that after a lost answer a
 	// HEAD tells whether it was written. "" means that none is named.
 	Draft string
+	// Again says that an earlier process may have sent the same Copy: an object that is known to be that copy is one.
+	Again bool
 	// Copies says that some parts are to be made by CopyPart: then all parts are verified by MD5 where an
 	// origin cannot mix copies with parts that have another checksum (MinIO).
 	Copies bool

@@ -361,6 +361,7 @@ func writeMetamorphic(e *env) {
 		e.Errorf("%s", wrong)
 	}
 	if e.Failed() {
+		e.shown(h, o, fmt.Sprintf("run-%d/", a.Done))
 		return
 	}
 	for _, p := range promises() {
@@ -372,6 +373,23 @@ func writeMetamorphic(e *env) {
 	h.quit()
 	files := e.compare(o, local)
 	e.shows("%d runs of %d calls, %d kills, %d files", a.Done, j.Calls, kills, files)
+}
+
+// shown logs what the bucket and the node have of a run that showed a difference, which is as it was then.
+func (e *env) shown(h *hearth, o *server, run string) {
+	e.Helper()
+	for _, key := range e.keys(o) {
+		if strings.HasPrefix(key, run) {
+			e.Logf("in the bucket: %s, %d bytes", key, len(e.object(o, key)))
+		}
+	}
+	out, code := e.run(e.hearth, "drafts", "ls", "--node", "unix://"+h.socket())
+	e.Logf("drafts: exit %d\n%s", code, out)
+	err := filepath.WalkDir(filepath.Join(h.dir, run), func(p string, d fs.DirEntry, err error) error {
+		e.Logf("in the mount: %s: %v, %v", p, d, err)
+		return nil
+	})
+	e.must(err, "walk")
 }
 
 // kills kills or upgrades a kept node again and again, while others work at it.

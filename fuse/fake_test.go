@@ -487,7 +487,7 @@ func (b *fakeBucket) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Ob
 		if !there || source.etag != from.ETag {
 			return hearth.ErrStale
 		}
-		if _, taken := b.objects[u.Key]; u.IfNone && taken {
+		if x, taken := b.objects[u.Key]; u.IfNone && taken && (!u.Again || x.etag != source.etag) {
 			return hearth.ErrConflict
 		}
 		b.objects[u.Key] = source // an ETag is of the bytes

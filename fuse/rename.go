@@ -100,7 +100,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 			return err
 		}
 		i = d.Info()
-		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, oldDir, from, to, d, target, f.only(ctx, in, i.Base, to))
+		return f.copy(ctx, &namespace.Node{ID: i.ID, Object: *i.Base}, oldDir, from, to, d, target, in)
 	}
 	if now := d.Info(); err == nil && now.Dirty && f.due(to, &now) { // the last writer has gone meanwhile
 		_, err = d.Publish(ctx)
@@ -203,24 +203,11 @@ func (f *fileSystem) renameObject(ctx context.Context, in *gofuse.RenameIn, oldD
 	case n.Dir:
 		return syscall.EXDEV
 	}
-	err = f.copy(ctx, &n, oldDir, from, to, nil, target, f.only(ctx, in, &n.Object, to))
+	err = f.copy(ctx, &n, oldDir, from, to, nil, target, in)
 	if resent(in.Unique) && errors.Is(err, hearth.ErrStale) && f.copied(ctx, in, oldDir, oldName, &n, to) {
 		_, err = f.replaced(ctx, in, to, target)
 	}
 	return err
-}
-
-// only reports whether the copy of an object may replace nothing. It may replace what the process before this one has copied.
-func (f *fileSystem) only(ctx context.Context, in *gofuse.RenameIn, o *hearth.Object, to draft.Name) bool {
-	switch {
-	case in.Flags&unix.RENAME_NOREPLACE == 0:
-		return false
-	case !resent(in.Unique):
-		return true
-	}
-	f.write.w.Doubted(ctx, to.Link, to.Key)
-	now, err := f.write.lookup(ctx, f.toTree(in.Newdir), lastName(to))
-	return err != nil || now.Dir || now.Object.ETag != o.ETag || now.Object.Size != o.Size
 }
 
 func lastName(n draft.Name) string {
@@ -297,7 +284,8 @@ func (f *fileSystem) replaced(ctx context.Context, in *gofuse.RenameIn, to draft
 }
 
 // copy renames an object, of which d is the draft if somebody has that open still.
-func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64, from, to draft.Name, d, target *draft.Draft, only bool) error {
+func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64, from, to draft.Name, d, target *draft.Draft, in *gofuse.RenameIn) error {
+	only := in.Flags&unix.RENAME_NOREPLACE != 0
 	up, err := f.write.w.Uploader(from.Link)
 	if err != nil {
 		return err
@@ -317,7 +305,7 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 	if target != nil && waits() {
 		return fmt.Errorf("what was written to %s is not in the bucket yet: %w", to.Key, syscall.EXDEV)
 	}
-	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only}, &n.Object)
+	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only, Again: resent(in.Unique)}, &n.Object)
 	if err != nil {
 		if errors.Is(err, hearth.ErrUnanswered) {
 			f.write.w.Doubted(ctx, to.Link, to.Key)

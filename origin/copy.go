@@ -28,7 +28,7 @@ import (
 func (s *S3) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o hearth.Object, err error) {
 	to := *u
 	to.Draft, to.Copies = "", true
-	w := &write{op: "copy", key: u.Key, upload: &to, names: true, header: s.begins(&to)}
+	w := &write{op: "copy", key: u.Key, upload: &to, names: true, header: s.begins(&to), lost: u.Again}
 	if u.Size != from.Size {
 		return o, s.wrap(w.op, u.Key, fmt.Errorf("a copy of %d bytes cannot have %d: %w", from.Size, u.Size, fs.ErrInvalid))
 	}
@@ -42,6 +42,11 @@ func (s *S3) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o
 	w.asks = func(ctx context.Context) (hearth.Object, error) { return s.copied(ctx, &to, from, source) }
 	expected := w.check
 	w.check = func(ctx context.Context) (err error) {
+		if w.lost && source == nil {
+			if source, err = s.before(ctx, from, nil); err != nil {
+				return err
+			}
+		}
 		if w.lost {
 			if o, err := w.asks(ctx); err == nil {
 				w.found = &o
@@ -54,6 +59,9 @@ func (s *S3) Copy(ctx context.Context, u *hearth.Upload, from *hearth.Object) (o
 	if u.Size > s.out.atOnce {
 		if err := w.check(ctx); err != nil {
 			return o, s.wrap(w.op, u.Key, err)
+		}
+		if w.found != nil {
+			return *w.found, nil
 		}
 		return s.copyByParts(ctx, &to, from, source)
 	}
@@ -97,11 +105,11 @@ func (s *S3) before(ctx context.Context, from *hearth.Object, expected func(cont
 
 // copied is the object of a key after an answer was lost, if it is the copy (else ErrConflict). It has the
 // source's size, and its ETag where copies keep that. Else it has the source's metadata: with a draft among
-// it the bytes are the same. Without one it must be newer than what a condition expected there.
+// it the bytes are the same. Without one it must be newer than what a condition expected there, and that was asked for by this process.
 func (s *S3) copied(ctx context.Context, u *hearth.Upload, from *hearth.Object, source http.Header) (hearth.Object, error) {
 	now, h, err := s.head(ctx, u.Key)
 	if err == nil && now.Size == from.Size {
-		newer := u.IfNone || u.IfMatch != "" && now.ETag != u.IfMatch
+		newer := !u.Again && (u.IfNone || u.IfMatch != "" && now.ETag != u.IfMatch)
 		alike := maps.EqualFunc(belongings(h), belongings(source), slices.Equal)
 		if now.ETag == from.ETag || alike && (newer || h.Get(draftHeader) != "") {
 			return now, nil

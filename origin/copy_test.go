@@ -249,6 +249,12 @@ func TestACopyIsKnownWithoutItsSourcesETag(t *testing.T) {
 			t.Errorf("%+v: asked %s, not %s, ETag %s of %s, %v", c, got, c.asked, o.ETag, from.ETag, err)
 		}
 		alike(t, r.S3, from, o)
+		// The process ends, and the next one is to copy it again, over nothing. Without a draft it may be somebody else's.
+		asked = r.meets("copy")
+		again, err := r.Copy(t.Context(), &hearth.Upload{Key: c.u.Key, Size: from.Size, IfNone: true, Again: true}, &from)
+		if got := asked(); strings.Contains(got, "copy") || (c.draft != "") != (err == nil) || err == nil && again.ETag != o.ETag || err != nil && !errors.Is(err, hearth.ErrConflict) {
+			t.Errorf("%+v again: asked %s, %v, %v", c, got, again, err)
+		}
 	}
 }
 
