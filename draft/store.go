@@ -528,6 +528,13 @@ func (s *Store) ID(id uint64) (*Draft, bool) {
 	return d, ok
 }
 
+// Empty reports whether no draft has a name.
+func (s *Store) Empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.names) == 0
+}
+
 // Below calls each for the drafts of a link whose keys begin with prefix, in the keys' order, until it returns false.
 func (s *Store) Below(link, prefix string, each func(*Draft) bool) {
 	s.mu.Lock()

@@ -41,7 +41,7 @@ type fileSystem struct {
 	write   *drafted // the tree with drafts; nil on a read-only mount
 	handles handles  // of a writable one
 	remade  remade   // directories of a writable one
-	renames renames  // that are to delete something yet
+	renames renames  // that have begun
 	mode    Mode     // set before the first request after INIT
 	listDir bool     // OPENDIR is answered: the kernel cannot do without, or the mount is strict
 

@@ -24,7 +24,7 @@ type handles struct {
 	open    map[uint64]int  // how often, by node
 	writers map[uint64]int  // how often for writing, by node
 	appends map[uint64]bool // of those, the nodes that somebody has opened to append to
-	drafted map[uint64]bool // nodes that are a draft's, or were one's, until the kernel forgets them
+	drafted map[uint64]bool // nodes that are a draft's, or were one's, until the kernel forgets them; false: another process left none
 }
 
 // The value of a row says what a file is open for, and which open it is.
@@ -155,11 +155,19 @@ func (h *handles) countLocked(x tableRow) {
 	}
 }
 
-// wasDraft reports whether a node is a draft's, or was one's.
-func (h *handles) wasDraft(node uint64) bool {
+// wasDraft reports whether a node is a draft's, or was one's, and whether that is known of other processes, too.
+func (h *handles) wasDraft(node uint64) (was, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.drafted[node]
+	was, known = h.drafted[node]
+	return was, known
+}
+
+// wasNone notes that a node was no draft's of another process.
+func (h *handles) wasNone(node uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drafted[node] = h.drafted[node]
 }
 
 // written reports whether somebody has a node open for writing.

@@ -281,7 +281,7 @@ func takeOver(o Options) (*Server, error) {
 			f.handles.inherit(x)
 		case x.kind == removed:
 			f.remade.inherit(row, x)
-		case x.kind == hiding:
+		case x.kind == renaming:
 			f.renames.inherit(row, x)
 		}
 	}

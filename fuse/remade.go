@@ -2,42 +2,67 @@ package fuse
 
 import "sync"
 
-// renames are requests that rename a draft and, once that is done, delete the object that the draft hides under its old name. A
-// process that goes on could take that object for the file that is to be renamed.
+// renames are requests that have begun a rename of several steps. A process that goes on with one could not tell else what the one
+// before it had decided.
 type renames struct {
 	mu  sync.Mutex // guards the rest
-	row map[uint64]int
+	row map[uint64]renameRow
 }
 
-// begin is called before the draft has its new name, and end once the request can be answered.
-func (r *renames) begin(t *table, unique uint64) (end func()) {
-	x := tableRow{unique &^ (1 << 63), hiding, 0}
-	row := t.put(x)
-	r.inherit(row, x)
+type renameRow struct {
+	before int32 // what the process before this one did; 0: it did not know of the request
+	row    int
+}
+
+// What a rename does, in the value of its row.
+const (
+	// hides: it renames a draft, and deletes then the object that this hides under its old name, which is not what is to be renamed.
+	hides = 1
+	// copies: it copies an object, over a file that has nothing which is still to be published.
+	copies = 2
+)
+
+// begin is called before the first step, and end once the request can be answered.
+func (r *renames) begin(t *table, unique uint64, what int32) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := tableRow{unique &^ (1 << 63), renaming, what}
+	was, there := r.row[x.node]
+	if there {
+		t.write(was.row, x)
+	} else {
+		was.row = t.put(x)
+	}
+	r.setLocked(x.node, renameRow{was.before, was.row})
 	return func() {
-		t.clear(row)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.row, x.node)
+		if _, there := r.row[x.node]; there {
+			t.clear(was.row)
+			delete(r.row, x.node)
+		}
 	}
 }
 
-// begun reports whether a request that comes again had begun.
-func (r *renames) begun(unique uint64) bool {
+// begun is what the process before this one has begun of a request, 0 if nothing.
+func (r *renames) begun(unique uint64) int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, there := r.row[unique&^(1<<63)]
-	return there
+	return r.row[unique&^(1<<63)].before
 }
 
 // inherit is a row of another process.
 func (r *renames) inherit(row int, x tableRow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.setLocked(x.node, renameRow{x.value, row})
+}
+
+func (r *renames) setLocked(unique uint64, x renameRow) {
 	if r.row == nil {
-		r.row = map[uint64]int{}
+		r.row = map[uint64]renameRow{}
 	}
-	r.row[x.node] = row
+	r.row[unique] = x
 }
 
 // remade are directories that the kernel has removed, and still has nodes of: somebody has them open, or what was in them. The

@@ -89,7 +89,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 		return err
 	}
 	if hidden != nil {
-		defer f.renames.begin(f.handles.table, in.Unique)()
+		defer f.renames.begin(f.handles.table, in.Unique, hides)()
 	}
 	err = d.Rename(ctx, to, only, f.due(to, &i))
 	if now, _, _ := f.write.find(oldDir, oldName); now == nil && errors.Is(err, draft.ErrRemoved) { // published meanwhile, and gone
@@ -239,9 +239,9 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	}
 	switch {
 	case errors.Is(missing, fs.ErrNotExist):
-	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key || f.renames.begun(in.Unique)):
+	case missing == nil && !n.Dir && (same || at.Object.Key == to.Key || f.renames.begun(in.Unique) == hides):
 		defer func() {
-			if err == nil {
+			if done && err == nil {
 				f.keep(ctx, oldDir, from)
 				err = f.removeHidden(ctx, &n.Object)
 			}
@@ -252,12 +252,13 @@ func (f *fileSystem) renamed(ctx context.Context, in *gofuse.RenameIn, oldDir ui
 	if !f.staged(to) && f.write.hasDrafts(asDir(to)) {
 		return true, f.moveDir(ctx, asDir(to), asDir(to))
 	}
-	if f.staged(to) {
-		return true, nil
-	}
-	if d == nil { // somebody else may have found out that the old name is gone
+	switch {
+	case f.staged(to):
+		return d != nil, nil // else nothing has the new name
+	case d == nil: // somebody else may have found out that the old name is gone
 		f.write.w.Doubted(ctx, to.Link, to.Key)
-		return true, nil
+		_, err := f.write.lookup(ctx, f.toTree(in.Newdir), lastName(to))
+		return !errors.Is(err, fs.ErrNotExist), nil
 	}
 	if gone, err := f.replaced(ctx, in, to, d); gone || err != nil {
 		return true, err
@@ -297,14 +298,16 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 		i := target.Info()
 		return i.Object == nil && (i.Base == nil || !i.Untouched)
 	}
-	if target != nil && waits() { // if nobody writes it any more, it is being published behind
+	decided := f.renames.begun(in.Unique) == copies // and what was written to the target since goes nowhere
+	if target != nil && !decided && waits() {       // if nobody writes it any more, it is being published behind
 		if err := f.publishForRename(ctx, target); err != nil {
 			return fmt.Errorf("%s cannot be replaced before it is in the bucket: %w: %v", to.Key, syscall.EXDEV, err)
 		}
 	}
-	if target != nil && waits() {
+	if target != nil && !decided && waits() {
 		return fmt.Errorf("what was written to %s is not in the bucket yet: %w", to.Key, syscall.EXDEV)
 	}
+	defer f.renames.begin(f.handles.table, in.Unique, copies)()
 	o, err := up.Copy(ctx, &hearth.Upload{Key: to.Key, Size: n.Object.Size, IfNone: only, Again: resent(in.Unique)}, &n.Object)
 	if err != nil {
 		if errors.Is(err, hearth.ErrUnanswered) {

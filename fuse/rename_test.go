@@ -192,7 +192,7 @@ func TestARenameThatHidesAnObjectAndComesAgain(t *testing.T) {
 		d, _ := w.drafts.ID(node)
 		to := d.Info().Name
 		to.Key = "c"
-		w.renames.begin(w.handles.table, 7)
+		w.renames.begin(w.handles.table, 7, hides)
 		if closed { // what the process before it did
 			w.release(node, handle)
 		}
@@ -221,7 +221,7 @@ func TestAFailedRenameThatComesAgain(t *testing.T) {
 	d, _ := w.drafts.ID(node)
 	to := d.Info().Name
 	to.Key = "c"
-	w.renames.begin(w.handles.table, 7)
+	w.renames.begin(w.handles.table, 7, hides)
 	w.release(node, handle)
 	if err := d.Rename(t.Context(), to, false, false); err != nil {
 		t.Fatal(err)
@@ -297,6 +297,41 @@ func TestARenameOverAnOpenFileThatComesAgain(t *testing.T) {
 		w.is("the bucket has", w.bucket.has("b"), "newer")
 		w.is("drafts", len(w.drafts.All()), 0)
 	}
+}
+
+func TestARenameOverAFileThatIsWrittenMeanwhileComesAgain(t *testing.T) {
+	// A process copies an object over a file that somebody has open and has not written, and is killed. The file is written before the
+	// next process is asked again: it has lost its name all the same, and what is written goes nowhere.
+	w := newWriter(t)
+	w.stored("a", "b")
+	node := w.look("b")
+	handle, errno := w.open(node, syscall.O_WRONLY)
+	w.is("open", errno, ok)
+	if d := w.orphan(t.Context(), 1, "b"); d == nil {
+		t.Fatal("the old file has no draft")
+	}
+	w.renames.begin(w.handles.table, 7, copies)
+	from := w.bucket.object("a")
+	if _, err := w.bucket.Copy(t.Context(), &hearth.Upload{Key: "b", Size: from.Size}, from); err != nil {
+		t.Fatal(err)
+	}
+	w = w.next()
+	w.asks = true
+	w.is("write to the old file", w.put(node, 0, "OLD!"), ok)
+	w.is("again", w.rename("a", "b", 0, again63), ok)
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none a")
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("published behind", w.published(), "")
+	w.is("the bucket has", w.bucket.has("a")+" "+w.bucket.has("b"), "none a")
+	w.is("names", w.names(1), "b")
+}
+
+func TestARenameToATemporaryNameThatComesAgain(t *testing.T) {
+	// The file to be renamed is not there, and nothing has the new name: the process before has not renamed it.
+	w := newWriter(t).next()
+	w.is("to a temporary name", w.rename("a", "a.tmp", 0, again63), syscall.ENOENT)
+	w.is("to another", w.rename("a", "b", 0, again63), syscall.ENOENT)
 }
 
 func TestARenameOfAnObjectThatComesAgain(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 //     opens of a node must be answered alike.
 //   - held: the node is open on a writable mount, once for each such row. The value says for what, and which open it is (handles.go).
 //   - removed: the node was a directory that the kernel removed. The value is its next one's generation.
-//   - hiding: a request with this number, in place of the node id, renames a draft, and is to delete the object that the draft hides
-//     under its old name. The value is 0.
+//   - renaming: a request with this number, in place of the node id, has begun a rename that has several steps. The value says which
+//     (remade.go).
 //   - listed: the kernel keeps the directory's listing, until it is told to drop it. The value is 0.
 //
 // A nil table has no rows.
@@ -38,11 +38,11 @@ type tableRow struct {
 }
 
 const (
-	opened  = 1
-	listed  = 2
-	held    = 3
-	removed = 4
-	hiding  = 5
+	opened   = 1
+	listed   = 2
+	held     = 3
+	removed  = 4
+	renaming = 5
 )
 
 // newTable makes a table in a file that nobody else has yet.

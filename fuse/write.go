@@ -158,6 +158,11 @@ func (f *fileSystem) frozen(at draft.Name, has bool) error {
 // outlived reports whether a file has another node by now, which was looked up before: a draft's, or this one was a draft's that has
 // gone. One file would be open by two nodes, whose writers cannot both have the draft.
 func (f *fileSystem) outlived(id uint64) bool {
+	was, known := f.handles.wasDraft(id)
+	perhaps := was || !known && id <= f.holds.before // an older one may have been a draft's of another process
+	if !perhaps && f.write.w.Drafts.Empty() {
+		return false
+	}
 	ctx := namespace.Quiet(context.Background()) // nobody is asked
 	n, err := f.write.Tree.Node(ctx, id)
 	if err != nil {
@@ -167,10 +172,13 @@ func (f *fileSystem) outlived(id uint64) bool {
 		i := d.Info()
 		return i.ID != id && isOf(&n, &i)
 	}
-	if !f.handles.wasDraft(id) && id > f.holds.before { // an older one may have been a draft's of another process
+	if !perhaps {
 		return false
 	}
 	now, err := f.write.w.Keys.File(ctx, n.Object.Link, n.Object.Key)
+	if err == nil && now.ID == id {
+		f.handles.wasNone(id)
+	}
 	return err == nil && now.ID != id
 }
 

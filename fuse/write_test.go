@@ -109,7 +109,7 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 		switch x.kind {
 		case removed:
 			w.remade.inherit(row, x)
-		case hiding:
+		case renaming:
 			w.renames.inherit(row, x)
 		default:
 			w.handles.inherit(x)
