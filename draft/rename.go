@@ -109,20 +109,23 @@ func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info)
 	if len(due) == 0 {
 		return nil
 	}
+	send := func(ctx context.Context, m move) error {
+		_, err := m.d.PublishAt(ctx, m.to)
+		if errors.Is(err, ErrRenamed) { // by itself, to a name that nobody has judged here
+			return nil
+		}
+		return err
+	}
 	g, publishing := errgroup.WithContext(ctx)
 	g.SetLimit(s.o.Parallel)
 	last := len(due) - 1
 	for _, m := range due[:last] {
-		g.Go(func() error {
-			_, err := m.d.Publish(publishing)
-			return err
-		})
+		g.Go(func() error { return send(publishing, m) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	_, err = due[last].d.Publish(ctx)
-	return err
+	return send(ctx, due[last])
 }
 
 // endDir ends the rename of a directory, or after an error takes it back.

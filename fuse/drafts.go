@@ -23,8 +23,9 @@ type Writing struct {
 	// return once the tree has it.
 	Wrote   func(ctx context.Context, link, key string, o *hearth.Object, id uint64)
 	Doubted func(ctx context.Context, link, key string)
-	// Publish publishes a draft that nobody has open any more, some time after it returns. It tells of errors by itself.
-	Publish func(d *draft.Draft)
+	// Publish publishes a draft that nobody has open any more, some time after it returns. It tells of errors by itself. i is what the
+	// draft was when its name was found not to be temporary: under another name it is not published.
+	Publish func(d *draft.Draft, i draft.Info)
 	// Staged tells whether a name is temporary: what is closed under it stays here until it is renamed. nil means that none is.
 	Staged func(draft.Name) bool
 	// Slow is told of a rename that has waited for the bucket for 2 s, of how many of how many bytes were sent by then. It is told once

@@ -163,6 +163,21 @@ func TestWhatWasEmptiedIsRenamed(t *testing.T) {
 	w.is("requests", w.bucket.requests(), "PUT b")
 }
 
+func TestARenameBetweenAReleaseAndItsPublish(t *testing.T) {
+	// A file that was never written is published by its RELEASE, behind close(2). It gets a temporary name as the RELEASE has just found that
+	// its old one is none: nothing gets to the bucket.
+	w := newWriter(t)
+	node, handle := w.made("a", "")
+	w.judges = func() {
+		w.judges = nil
+		w.is("rename", w.rename("a", "a.tmp", 0, 0), ok)
+	}
+	w.release(node, handle)
+	w.is("published behind", w.published(), "a")
+	w.is("requests", w.bucket.requests(), "")
+	w.is("names", w.names(1), "a.tmp")
+}
+
 func TestAFileThatIsRenamedAndRemovedIsGone(t *testing.T) {
 	// A file is emptied, renamed over another one while it is open, and removed: neither name is there, as long as it is open and later.
 	w := newWriter(t)

@@ -245,7 +245,7 @@ func (f *fileSystem) releasePlain(node, handle uint64, writes bool) {
 	switch {
 	case i.Users > 0 || !i.Dirty || i.Removed || i.Conflict:
 	case !f.staged(i.Name):
-		f.write.w.Publish(d)
+		f.write.w.Publish(d, i)
 	case i.State != draft.Staged:
 		if err := d.Stage(); err != nil { // nothing was promised
 			f.o.complain(fmt.Sprintf("close %s: %v", i.Key, err))
@@ -398,7 +398,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	}
 	if err := d.SetAttr(func(a *draft.Attr) { set(in, a) }); err != nil {
 		if i := d.Info(); sets && i.Users == 0 && !f.staged(i.Name) {
-			f.write.w.Publish(d) // its size was changed, and nobody may close it later
+			f.write.w.Publish(d, i) // its size was changed, and nobody may close it later
 		}
 		return f.failed(r, err)
 	}
@@ -421,8 +421,8 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 // publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.
 func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d *draft.Draft) gofuse.Status {
 	s := f.publish(cancel, &in.InHeader, d)
-	if i := d.Info(); !s.Ok() && i.Users == 0 && !i.Conflict {
-		f.write.w.Publish(d) // as after a close that failed
+	if i := d.Info(); !s.Ok() && i.Users == 0 && !i.Conflict && !f.staged(i.Name) {
+		f.write.w.Publish(d, i) // as after a close that failed
 	}
 	return s
 }

@@ -31,14 +31,20 @@ type writer struct {
 	tree    *fakeTree
 	bucket  *fakeBucket
 	drafts  *draft.Store
-	end     func()         // closes the drafts, once
-	behind  []*draft.Draft // that are to be published behind
-	doubted []string       // keys
-	asks    bool           // has the tree ask the bucket for those
-	said    []string       // complaints
-	frozen  bool           // the link is immutable
-	wrote   func()         // called once the tree knows of a publish, and before the draft does
-	unique  uint64         // of the last open
+	end     func()   // closes the drafts, once
+	behind  []behind // what is to be published behind
+	judges  func()   // is called once a name was found not to be temporary
+	doubted []string // keys
+	asks    bool     // has the tree ask the bucket for those
+	said    []string // complaints
+	frozen  bool     // the link is immutable
+	wrote   func()   // called once the tree knows of a publish, and before the draft does
+	unique  uint64   // of the last open
+}
+
+type behind struct {
+	d *draft.Draft
+	i draft.Info
 }
 
 func newWriter(t *testing.T) *writer {
@@ -80,14 +86,20 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	o := &Options{Tree: tree, Reads: reads(tree), Root: 1, FileMode: 0o644, DirMode: 0o755, Writing: &Writing{Drafts: w.drafts, Keys: tree, Uploader: uploader,
 		Wrote:  func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
 		Frozen: func(string) bool { return w.frozen },
-		Staged: func(n draft.Name) bool { return strings.Contains(n.Key, ".tmp") },
+		Staged: func(n draft.Name) bool {
+			staged := strings.Contains(n.Key, ".tmp")
+			if !staged && w.judges != nil {
+				w.judges()
+			}
+			return staged
+		},
 		Doubted: func(_ context.Context, _, key string) {
 			w.doubted = append(w.doubted, key)
 			if w.asks {
 				tree.wrote(key, bucket.object(key), 0)
 			}
 		},
-		Publish: func(d *draft.Draft) { w.behind = append(w.behind, d) }}}
+		Publish: func(d *draft.Draft, i draft.Info) { w.behind = append(w.behind, behind{d, i}) }}}
 	o.Events.Complaint = func(text string) { w.said = append(w.said, text) }
 	w.fileSystem = newFileSystem(o)
 	w.mode, w.news = Plain, newNews(&fakeKernel{}, &newsOps{})
@@ -206,9 +218,9 @@ func (w *writer) look(name string) uint64 {
 // published publishes what was to be published behind, and returns the keys.
 func (w *writer) published() string {
 	var keys []string
-	for _, d := range w.behind {
-		keys = append(keys, d.Info().Key)
-		if _, err := d.Publish(w.t.Context()); err != nil {
+	for _, b := range w.behind {
+		keys = append(keys, b.i.Key)
+		if _, err := b.d.PublishAt(w.t.Context(), b.i.Name); err != nil && !errors.Is(err, draft.ErrRenamed) {
 			w.t.Error(err)
 		}
 	}

@@ -272,9 +272,9 @@ const (
 )
 
 // publishBehind publishes a draft that nobody has open. It tries until the bucket has it, somebody writes it again, or it is
-// refused.
-func (n *Node) publishBehind(d *draft.Draft) {
-	before := d.Info()
+// refused. before is what d was when its name was found to be none that stays here: it may have another one by now, and who gave it that sees
+// to it.
+func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 	n.drafts.behindOf(before.File, 1)
 	n.group.Go(func() error {
 		defer n.drafts.behindOf(before.File, -1)
@@ -375,7 +375,7 @@ func (n *Node) leftOf(s *draft.Store, links func(string) bool) {
 			dirs[i.Name] = true
 			n.publishDir(s, i.Name)
 		case i.Users == 0:
-			n.publishBehind(d)
+			n.publishBehind(d, i)
 		}
 	}
 }
@@ -476,14 +476,18 @@ func (n *Node) publishStaged(s *draft.Store) {
 	}
 	for name, alone := range left {
 		d, ok := s.Find(name)
-		if !ok || alone < 0 || n.drafts.behindOf(d.Info().File, 0) > 0 {
+		if !ok || alone < 0 {
+			continue
+		}
+		before := d.Info()
+		if before.Name != name || n.drafts.behindOf(before.File, 0) > 0 {
 			continue
 		}
 		n.events.Warn("a file with a temporary name was not renamed: it is published as it is", "link", name.Link, "key", name.Key)
 		if name.IsDir() {
 			n.publishDir(s, name)
 		} else {
-			n.publishBehind(d)
+			n.publishBehind(d, before)
 		}
 	}
 }
@@ -506,7 +510,7 @@ func (n *Node) publishOpen(s *draft.Store) {
 		case i.State != draft.Opened && (i.State != draft.Waiting || age%every >= tendEvery): // what failed is tried again as often
 		case i.Object != nil && i.Size >= largeLog && i.Size < i.Object.Size+i.Object.Size/10:
 		default:
-			n.publishBehind(d)
+			n.publishBehind(d, i)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func begun(t *testing.T, n *Node, store *draft.Store, id uint64, key, text strin
 // closed closes a draft whose publish failed, as a mount does.
 func closed(n *Node, d *draft.Draft) {
 	d.Release()
-	n.publishBehind(d)
+	n.publishBehind(d, d.Info())
 }
 
 // drafts lists a node's drafts by name.
