@@ -167,7 +167,9 @@ func (h *handles) wasDraft(node uint64) (was, known bool) {
 func (h *handles) wasNone(node uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.drafted[node] = h.drafted[node]
+	if _, known := h.drafted[node]; !known {
+		h.drafted[node] = false
+	}
 }
 
 // written reports whether somebody has a node open for writing.
