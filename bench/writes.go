@@ -342,7 +342,8 @@ func (b *bench) drafts(back bool, name string) error {
 }
 
 // writableEpochs is W1 of a writable mount, beside read-only ones of the same cache: one that opens files plainly, too, and
-// the usual one.
+// the usual one. After each read that the node has answered the kernel asks once more for a file's attributes, on a mount that may be written: the
+// time of its last access may be another one. The first hot epoch has that, and the next one ("hot again") has not.
 func (b *bench) writableEpochs() error {
 	const group = "W1 of a writable mount"
 	if !b.wanted(group) {
@@ -358,24 +359,33 @@ func (b *bench) writableEpochs() error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(filepath.Join(b.hearth.dir, cache)) }()
-	run := func(l launch, hot bool, r round, check bool) (s side, err error) {
+	run := func(l launch, hot, again bool, r round, check bool) (s side, err error) {
 		l.cache, l.ram = cache, "64MiB"
 		m, err := b.hearth.mount(l)
 		if err != nil {
 			return s, err
 		}
 		defer func() { err = errors.Join(err, m.stop()) }()
-		pass := func() (sum, error) { return epoch(under(m.dir, paths), 8, 1300+r.number) }
+		pass := func() (sum, error) {
+			if again {
+				again = false
+				if _, err := epoch(under(m.dir, paths), 8, 1300+r.number); err != nil {
+					return sum{}, err
+				}
+			}
+			return epoch(under(m.dir, paths), 8, 1300+r.number)
+		}
 		return b.round(m, hot, pass, b.checked(m.dir, paths, r.last && check))
 	}
-	for _, hot := range []bool{false, true} {
+	for _, name := range []string{"disk", "hot", "hot again"} {
+		hot, again := name != "disk", name == "hot again"
 		other := func(name string, l launch) baseline {
 			return baseline{Name: name, Command: "hearth mount " + strings.Join(append([]string{"--open", l.open}, l.flags...), " "), Version: b.hearth.Version,
-				run: func(r round) (side, error) { return run(l, hot, r, false) }}
+				run: func(r round) (side, error) { return run(l, hot, again, r, false) }}
 		}
-		f := figure{name: group + " " + state(hot), targets: []float64{0.97}, threads: 8, unit: "file"}
+		f := figure{name: group + " " + name, targets: []float64{0.97}, threads: 8, unit: "file"}
 		err := b.compare(f, func(_ *build, r round) (side, error) {
-			return run(launch{open: "auto", flags: through()}, hot, r, true)
+			return run(launch{open: "auto", flags: through()}, hot, again, r, true)
 		},
 			other("a read-only mount that opens plainly", launch{open: "none", flags: []string{"--fuse-without", "open"}}),
 			other("a read-only mount, --open none", launch{open: "none"}))

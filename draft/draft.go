@@ -95,7 +95,7 @@ type Draft struct {
 	recorded int
 	sent     atomic.Int64
 	moved    atomic.Int64 // bytes that were read to be sent
-	queued   atomic.Int32 // waits for the semaphores of the store
+	queued   atomic.Int32 // waits for the semaphores of the store, and for connections
 	silent   atomic.Int32 // requests that the origin works on without a byte
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
@@ -597,21 +597,31 @@ func (d *Draft) queue(ctx context.Context, of *semaphore.Weighted, n int64) erro
 	return of.Acquire(ctx, n)
 }
 
-// body counts what is sent of a draft.
+// body counts what is sent of a draft. Until it is read it waits for its turn: there are so many connections to the origin.
 type body struct {
 	io.ReaderAt
-	d *Draft
+	d    *Draft
+	once sync.Once
+}
+
+// turn is the end of the wait.
+func (b *body) turn() {
+	b.once.Do(func() { b.d.queued.Add(-1) })
 }
 
 // ReadAt is an io.ReaderAt's.
-func (b body) ReadAt(p []byte, off int64) (int, error) {
+func (b *body) ReadAt(p []byte, off int64) (int, error) {
+	b.turn()
 	n, err := b.ReaderAt.ReadAt(p, off)
 	b.d.moved.Add(int64(n))
 	b.d.s.moved.Add(int64(n))
 	return n, err
 }
 
-func (d *Draft) body(data []byte) io.ReaderAt { return body{bytes.NewReader(data), d} }
+func (d *Draft) body(data []byte) *body {
+	d.queued.Add(1)
+	return &body{ReaderAt: bytes.NewReader(data), d: d}
+}
 
 // isBaseLocked reports whether a draft that was never published is the object that it was begun with, byte for byte.
 func (d *Draft) isBaseLocked() bool {
@@ -662,20 +672,15 @@ func (s *Store) removeLocked(d *Draft) {
 	d.stopLocked()
 }
 
-// answerWait is how long a request that makes the object of a removed draft may go on. An origin that is there answers in that time.
+// answerWait is how long Remove waits for the answer to a request that makes the object. An origin that is there answers in that time;
+// to join many parts takes longer.
 const answerWait = 2 * time.Second
 
-// stopLocked ends what is sent of a draft that was removed or replaced. A request that makes the object gets a moment for its answer:
-// were it broken off, the origin could still do it, behind the HEAD that finds nothing to be deleted, or behind the next
-// object of that name.
+// stopLocked ends what is sent of a draft that was removed or replaced, but for a request that makes the object: were that broken off,
+// the origin could still do it, behind the HEAD that finds nothing to be deleted, or behind the next object of that name.
 func (d *Draft) stopLocked() {
-	stop := d.cancel
-	switch {
-	case stop == nil:
-	case d.asking:
-		time.AfterFunc(answerWait, func() { stop(ErrRemoved) })
-	default:
-		stop(ErrRemoved)
+	if d.cancel != nil && !d.asking {
+		d.cancel(ErrRemoved)
 	}
 }
 
@@ -734,7 +739,7 @@ func (d *Draft) Remove(ctx context.Context) error {
 	if err := d.vanish(); err != nil {
 		return err
 	}
-	if err := d.cleanUp(ctx); err != nil {
+	if err := d.cleanUp(ctx, answerWait); err != nil {
 		d.s.log("removed draft %s: %v: it is tried again", d.Info().Key, err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -275,8 +276,13 @@ func (d *Draft) put(ctx context.Context, up hearth.Uploader, size int64) (again 
 	a := &attempt{Token: d.token(), Size: n, PartSize: max(n, 1), Sum: combine([][]byte{t.sum}), gen: t.gen, sums: [][]byte{t.sum}}
 	err = d.attempt(ctx, up, a, func(u *hearth.Upload) (hearth.Object, error) {
 		d.sent.Add(n)
-		return up.Put(ctx, u, d.body(t.data))
+		body := d.body(t.data)
+		defer body.turn()
+		return up.Put(ctx, u, body)
 	})
+	if errors.Is(err, errLate) {
+		return true, nil
+	}
 	return false, err
 }
 
@@ -307,6 +313,8 @@ func (d *Draft) multipart(ctx context.Context, up hearth.Uploader, size int64) (
 	switch {
 	case err == nil:
 		return false, nil
+	case errors.Is(err, errLate):
+		return true, d.giveUp(ctx, up)
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, hearth.ErrUnanswered):
 		d.lose(u)
 		return true, nil
@@ -371,8 +379,47 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 			d.pending = nil
 			d.mu.Unlock()
 		}
+		if !unanswered && errors.Is(err, hearth.ErrConflict) && d.late(ctx, up, *spec) {
+			return errLate
+		}
 		return err
 	}
+}
+
+// mostLate is how many attempts before are asked for. After a power cut a draft counts from a number that it had not: none of before is found.
+const mostLate = 8
+
+// errLate says that the object in the way is an earlier attempt's.
+var errLate = errors.New("an earlier attempt was done late")
+
+// late reports whether the object that is in an attempt's way is the draft's own: of an attempt before, which nobody waits for any
+// more, since the process of that time was killed or had no answer, and which the origin has done after it was asked for. The draft goes
+// on from that object.
+func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload) bool {
+	d.mu.RLock()
+	last := d.seq
+	d.mu.RUnlock()
+	var o hearth.Object
+	err := hearth.ErrConflict
+	for n := last; n > 0 && n+mostLate > last && errors.Is(err, hearth.ErrConflict); n-- {
+		if own := d.tokenOf(n); own != spec.Draft {
+			before := spec
+			before.Draft = own
+			o, err = up.Written(ctx, &before)
+		}
+	}
+	if err != nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o.Link = d.name.Link
+	if d.base != nil && d.base.ETag == o.ETag { // the condition did not fail for it
+		return false
+	}
+	// Nobody knows which bytes it has: all are sent again.
+	d.base, d.under, d.published, d.anew = &o, &o, nil, false
+	return true
 }
 
 func (d *Draft) asks(now bool) {
@@ -467,10 +514,19 @@ func (d *Draft) tell(o *hearth.Object) {
 	d.mu.Unlock()
 }
 
-// cleanUp aborts what a draft has left at the origin. A removed one goes with that.
-func (d *Draft) cleanUp(ctx context.Context) error {
-	if err := d.lock(ctx); err != nil {
-		return err
+// errSent says that a draft is still being sent.
+var errSent = errors.New("the origin has not answered what was sent of it")
+
+// cleanUp aborts what a draft has left at the origin. A removed one goes with that. It waits for so long for who sends it.
+func (d *Draft) cleanUp(ctx context.Context, patience time.Duration) error {
+	select {
+	case d.busy <- struct{}{}:
+	default:
+		wait, stop := context.WithTimeoutCause(ctx, patience, errSent)
+		defer stop()
+		if err := d.lock(wait); err != nil {
+			return err
+		}
 	}
 	defer d.unlock()
 	d.mu.Lock()

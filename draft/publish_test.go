@@ -403,11 +403,16 @@ func (s *slow) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (hea
 func TestRemoveWaitsForAnAnswer(t *testing.T) {
 	// A draft is removed, or another one takes its name, while the request that makes its object is under way. The origin could do that
 	// later, if it were broken off: so there is nothing of it in the bucket in the end. An origin that never answers is not waited for.
-	for _, renames := range []bool{false, true} {
+	// An answer that takes longer is waited for by the rename, and by Clean.
+	for i := range 4 {
+		renames, long := i&1 > 0, i&2 > 0
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(part)
 			o := options(t.TempDir(), f)
 			up := &slow{f, answerWait / 2, make(chan error, 1)}
+			if long {
+				up.takes = 10 * answerWait
+			}
 			o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
 			s := open(t, o)
 			d, other := create(t, s, "a", 1), create(t, s, "b", 2)
@@ -424,9 +429,19 @@ func TestRemoveWaitsForAnAnswer(t *testing.T) {
 				f.has(t, "a", content(50, 2))
 			} else {
 				must(t, d.Remove(t.Context()))
+				if err := s.Clean(t.Context()); long != errors.Is(err, errSent) {
+					t.Error(err)
+				}
+				if long {
+					must(t, <-ended)
+					f.has(t, "a", content(100, 1))
+					must(t, s.Clean(t.Context()))
+				}
 				f.has(t, "a", nil)
 			}
-			must(t, <-ended)
+			if !long || renames {
+				must(t, <-ended)
+			}
 			f.clean(t)
 		})
 	}
@@ -445,8 +460,124 @@ func TestRemoveWaitsForAnAnswer(t *testing.T) {
 		if took := time.Since(before); took != answerWait {
 			t.Errorf("it took %v", took)
 		}
+		must(t, s.Close())
 		must(t, <-up.made)
 	})
+}
+
+// turns is an uploader that has a Put of a key wait for a connection, until its turn comes.
+type turns struct {
+	*fakeUploader
+	turn chan struct{}
+}
+
+func (u turns) Put(ctx context.Context, x *hearth.Upload, body io.ReaderAt) (hearth.Object, error) {
+	if x.Key == "waits" {
+		<-u.turn
+	}
+	return u.fakeUploader.Put(ctx, x, body)
+}
+
+func TestWhatWaitsForAConnectionMoves(t *testing.T) {
+	// Others have all connections to the origin. Whoever waits for one moves as they do: a rename does not take it for silence.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		up := turns{f, make(chan struct{})}
+		o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+		s := open(t, o)
+		waits, other := create(t, s, "waits", 1), create(t, s, "other", 2)
+		write(t, waits, content(100, 1), 0)
+		write(t, other, content(100, 2), 0)
+		ended := make(chan error)
+		go func() {
+			_, err := waits.Publish(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		before := waits.Info()
+		published(t, other)
+		if now := waits.Info(); !before.Sending || now.Moved == before.Moved {
+			t.Errorf("it is at %d of %d: %v", now.Moved, before.Moved, before.Sending)
+		}
+		close(up.turn)
+		must(t, <-ended)
+		if now := waits.Info(); now.Moved != 100 || now.Sending {
+			t.Errorf("in the end it is at %d", now.Moved)
+		}
+	})
+}
+
+func TestAnAttemptThatIsDoneLateIsNoConflict(t *testing.T) {
+	// Nobody has the answer to an attempt: its process was killed, or the origin is slow. It does that after it was asked whether it has, just
+	// before the next attempt, whose condition fails then. The object is the draft's own, which goes on from it. Another draft's is a conflict.
+	for _, size := range []int{100, 3 * part} {
+		for _, c := range []struct{ restarts, changes, others bool }{{false, false, false}, {true, false, false}, {false, true, false}, {true, true, false}, {false, false, true}} {
+			f := newFake(part)
+			o := options(t.TempDir(), f)
+			s := open(t, o)
+			var d *Draft
+			if c.changes {
+				must(t, f.put(&hearth.Upload{Key: "a"}, content(50, 9), ""))
+				base := f.object("a")
+				base.Link = "link"
+				var err error
+				o.Base = f.base
+				d, err = s.Change(&base, 1, Attr{})
+				must(t, err)
+			} else {
+				var err error
+				d, err = s.Create(Name{"link", "a"}, 1, Attr{Exclusive: true})
+				must(t, err)
+			}
+			write(t, d, content(size, 1), 0)
+			var first *hearth.Upload
+			f.meets = func(verb string, u *hearth.Upload) fault {
+				if verb == "Put" || verb == "Complete" {
+					first = u
+					return unheard
+				}
+				return works
+			}
+			if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrUnanswered) {
+				t.Fatal(err)
+			}
+			late := *first
+			if c.others {
+				late.Draft = "another-1"
+			}
+			if c.restarts {
+				must(t, s.Close())
+				s = open(t, o)
+				d, _ = s.ID(1)
+			}
+			write(t, d, content(size, 2), 0)
+			f.meets = func(verb string, u *hearth.Upload) fault {
+				if late.Key != "" && (verb == "Put" || verb == "Complete") {
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					must(t, f.put(&late, content(size, 1), late.Draft))
+					late.Key = ""
+				}
+				return works
+			}
+			_, err := d.Publish(t.Context())
+			if c.others {
+				if !errors.Is(err, hearth.ErrConflict) {
+					t.Errorf("%d bytes, %+v: %v", size, c, err)
+				}
+				f.has(t, "a", content(size, 1))
+				continue
+			}
+			if err != nil || late.Key != "" {
+				t.Errorf("%d bytes, %+v: %v", size, c, err)
+				continue
+			}
+			f.has(t, "a", content(size, 2))
+			must(t, s.Clean(t.Context()))
+			f.clean(t)
+		}
+	}
 }
 
 func TestRemoveAtEachStep(t *testing.T) {

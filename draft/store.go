@@ -58,7 +58,7 @@ type Options struct {
 	// Parallel is how many parts are sent at once, of all drafts together. 0 means 8.
 	Parallel int
 	// Memory is how many bytes that are being sent are in memory, of all drafts together. A part that is larger has it
-	// alone. 0 means 64 MiB.
+	// alone. 0 means 128 MiB, 8 parts of the usual size.
 	Memory int64
 
 	boot []byte // of a test that starts the machine again; nil is the machine's
@@ -95,7 +95,7 @@ func Open(o Options) (*Store, error) {
 		return nil, errors.New("open drafts: no directory is given")
 	}
 	o.Parallel = cmp.Or(max(o.Parallel, 0), 8)
-	o.Memory = cmp.Or(max(o.Memory, 0), 64<<20)
+	o.Memory = cmp.Or(max(o.Memory, 0), 128<<20)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -599,7 +599,7 @@ func (s *Store) Clean(ctx context.Context) error {
 		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0 || d.unwritten != nil
 		d.mu.RUnlock()
 		if due {
-			left = append(left, d.cleanUp(ctx))
+			left = append(left, d.cleanUp(ctx, 0))
 		}
 	}
 	return errors.Join(left...)
@@ -664,6 +664,9 @@ func allocated(fi fs.FileInfo) int64 {
 	}
 	return 0
 }
+
+// Has reports whether a directory is one of the store's.
+func (s *Store) Has(dir string) bool { return slices.Contains(s.o.Dirs, dir) }
 
 // Exists reports whether a directory has drafts.
 func Exists(dir string) bool {

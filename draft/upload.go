@@ -241,8 +241,10 @@ func (d *Draft) token() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seq++
-	return d.random + "-" + strconv.FormatUint(d.seq, 10)
+	return d.tokenOf(d.seq)
 }
+
+func (d *Draft) tokenOf(seq uint64) string { return d.random + "-" + strconv.FormatUint(seq, 10) }
 
 // begun returns the upload to a key that goes on, or begins one for a draft of that size.
 func (d *Draft) begun(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {
@@ -438,7 +440,9 @@ func (d *Draft) send(ctx context.Context, up hearth.Uploader, u *upload, t *take
 			d.silent.Add(-1)
 		} else {
 			d.sent.Add(t.size)
-			p, err = up.PutPart(ctx, spec, u.ID, number, d.body(t.data), t.size)
+			body := d.body(t.data)
+			p, err = up.PutPart(ctx, spec, u.ID, number, body, t.size)
+			body.turn()
 		}
 		if !errors.Is(err, hearth.ErrUnanswered) {
 			break

@@ -248,7 +248,7 @@ func (b *bothWays) all() {
 // left checks that the bucket has nothing but what was left there.
 func (b *bothWays) left() {
 	b.Helper()
-	if keys, n := b.keys(b.o), b.uploads(b.o); len(keys) > 0 || n > 0 {
-		b.Errorf("left are %q, and %d uploads", keys, n)
+	if keys, uploads := b.keys(b.o), b.uploads(b.o); len(keys)+len(uploads) > 0 {
+		b.Errorf("left are %q, and the uploads %q", keys, uploads)
 	}
 }

@@ -258,8 +258,8 @@ func writeExerciser(e *env) {
 	if keys := e.keys(o); len(keys) != files && !e.Failed() {
 		e.Errorf("the bucket has %q", keys)
 	}
-	if n := e.uploads(o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 	e.shows("%d files, %d kills", files, 2*kills)
 }

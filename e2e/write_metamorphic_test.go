@@ -455,8 +455,8 @@ func (e *env) compare(o *server, local string) (files int) {
 	if got := e.keys(o); !slices.Equal(got, want) {
 		e.Errorf("the bucket has %q, and ext4 %q", got, want)
 	}
-	if n := e.uploads(o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 	return len(want)
 }

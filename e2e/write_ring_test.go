@@ -43,8 +43,8 @@ func writeRing(e *env) {
 	r.writesAtOnce(nodes, rounds)
 	r.seesVersions(nodes)
 	r.killedWriter(nodes, list)
-	if n := e.uploads(r.o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(r.o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 	r.quit(nodes...)
 }
@@ -232,7 +232,7 @@ func (r *ring) killedWriter(nodes []*member, list []hearthtest.File) {
 	r.p.AddRule(faultproxy.Rule{Verb: faultproxy.Other, Match: "/large-one?", Until: hold, Skip: 2})
 	closed := make(chan error, 1)
 	go func() { closed <- os.WriteFile(filepath.Join(dead.dir, "large-one"), fill("large-one", large), 0o644) }()
-	r.eventually("an upload of the large file", func() bool { return r.uploads(r.o) == 1 && r.p.Stats().InFlight > 0 })
+	r.eventually("an upload of the large file", func() bool { return len(r.uploads(r.o)) == 1 && r.p.Stats().InFlight > 0 })
 
 	before := r.p.Stats().Other.Requests
 	r.eventually("writers at work", func() bool { return r.p.Stats().Other.Requests > before+10 })
@@ -279,11 +279,11 @@ func (r *ring) killedWriter(nodes []*member, list []hearthtest.File) {
 		s := dead.status().Drafts.States
 		return s.Staged.Files+s.Waiting.Files+s.Publishing.Files+s.Failed.Files+s.Open.Files == 0
 	})
-	if n := r.uploads(r.o); n > 0 {
-		r.Errorf("%d uploads are left", n)
+	if left := r.uploads(r.o); len(left) > 0 {
+		r.Errorf("uploads are left: %q", left)
 	}
 	longest := r.well(readers)
-	r.shows("a killed writer's %d files and %d uploads, the others' longest read %v", len(acked), uploads, longest.Round(time.Millisecond))
+	r.shows("a killed writer's %d files and %d uploads, the others' longest read %v", len(acked), len(uploads), longest.Round(time.Millisecond))
 	if alive := dead.status(); alive.Drafts.States.Aside.Files > 0 {
 		r.Errorf("drafts of the killed node are set aside: %+v", alive.Drafts)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"html"
@@ -50,13 +51,13 @@ func writeScenarios() []scenario {
 		{name: "write-staged-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("8 programs, and a script of 20 commands"), run: func(e *env) { writeStaged(e, e.minio()) }},
 		{name: "write-in-place-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("a script of 30 commands, 5 programs"), run: func(e *env) { writeInPlace(e, e.minio()) }},
 		{name: "write-conflicts-minio", issue: "write", from: full, limit: time.Minute, origin: minio, size: of("2 nodes that write the same 3 names"), run: func(e *env) { writeConflicts(e, e.minio()) }},
-		{name: "write-faults-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: minio, size: of("7 faults of the origin"), run: func(e *env) { writeFaults(e, e.minio()) }},
+		{name: "write-faults-minio", issue: "write", from: full, limit: 2 * time.Minute, origin: minio, size: of("8 faults of the origin"), run: func(e *env) { writeFaults(e, e.minio()) }},
 		{name: "write-memory", root: true, issue: "write", from: all, limit: 4 * time.Minute, origin: behind,
 			size: func(l level) string {
 				return map[level]string{core: "16 x 64 MiB (REDUCED)", all: "16 x 64 MiB (REDUCED)", full: "16 x 1 GiB"}[l]
 			}, run: writeMemory},
 		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
-		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("7 faults of the origin"), run: func(e *env) { writeFaults(e, e.origin()) }},
+		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 faults of the origin"), run: func(e *env) { writeFaults(e, e.origin()) }},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
 			size: func(l level) string {
 				return map[level]string{core: "2 runs of 300 calls, 3 kills (REDUCED)", all: "4 runs of 300 calls, 8 kills (REDUCED)", full: "100 runs of 300 calls, 200 kills"}[l]
@@ -315,8 +316,8 @@ func writeInPlace(e *env, o *server) {
 			e.Errorf("for one byte of two parts %d parts were copied and %d sent:\n%s", copies, parts, after)
 		}
 	}
-	if n := e.uploads(o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 	h.quit()
 
@@ -373,11 +374,18 @@ func (e *env) keys(o *server) (all []string) {
 }
 
 // uploads are the uploads of the bucket that were begun and not ended.
-func (e *env) uploads(o *server) int {
+func (e *env) uploads(o *server) (keys []string) {
 	e.Helper()
 	r, err := o.Request(e.ctx, http.MethodGet, o.bucket, "", url.Values{"uploads": {""}})
 	e.must(err, "list the uploads")
-	return strings.Count(string(e.answer(r, "the uploads")), "<UploadId>")
+	var list struct {
+		Upload []struct{ Key, Initiated string }
+	}
+	e.must(xml.Unmarshal(e.answer(r, "the uploads"), &list), "read the uploads")
+	for _, u := range list.Upload {
+		keys = append(keys, u.Key+" of "+u.Initiated)
+	}
+	return keys
 }
 
 // write writes files, each as a program does that knows nothing of Hearth, until its standard input ends. Each name is new; every
@@ -521,8 +529,8 @@ func writeKills(e *env, kills int) {
 			e.Errorf("the bucket has %s", key)
 		}
 	}
-	if n := e.uploads(o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 }
 
@@ -543,6 +551,9 @@ func writeFaults(e *env, o *server) {
 		{"full", faultproxy.Rule{Verb: faultproxy.Other, Times: 4, Status: 507, Code: "XMinioStorageFull"}, []byte("full"), unix.ENOSPC},
 		{"part", faultproxy.Rule{Verb: faultproxy.Other, Match: "partNumber=2", Times: 1, Status: 500, Code: "InternalError"}, large, nil},
 		{"reset", faultproxy.Rule{Verb: faultproxy.Other, Times: 1, Refuse: true}, []byte("reset"), nil},
+		// Of what joins the parts the answer is lost once it is done, or it is 200 with an error.
+		{"joined", faultproxy.Rule{Verb: faultproxy.Other, Match: "/joined?uploadId=", Times: 1, Body: faultproxy.Reset}, large, nil},
+		{"joined-not", faultproxy.Rule{Verb: faultproxy.Other, Match: "/joined-not?uploadId=", Times: 1, Status: 200, Code: "InternalError"}, large, nil},
 	} {
 		p.AddRule(x.rule)
 		err := os.WriteFile(filepath.Join(h.dir, x.name), x.data, 0o644)
@@ -562,8 +573,33 @@ func writeFaults(e *env, o *server) {
 			e.Errorf("%s has %d bytes in the bucket, not %d", x.name, len(got), len(x.data))
 		}
 	}
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Other, Match: "/copied", Times: 1, Status: 200, Code: "InternalError"})
+	e.must(os.Rename(filepath.Join(h.dir, "busy"), filepath.Join(h.dir, "copied")), "rename")
+	p.ClearRules()
+	if got, keys := e.object(o, "copied"), e.keys(o); string(got) != "busy" || slices.Contains(keys, "busy") {
+		e.Errorf("the renamed file is %q, and the bucket has %q", got, keys)
+	}
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
+	}
+	log := h.out.String()
+	for _, name := range []string{"denied", "full"} {
+		if !strings.Contains(log, "key="+name+" ") {
+			e.Errorf("the log has no line of %s, whose close failed", name)
+		}
+	}
 	h.quit()
-	h = e.mount(o, writable(settings{endpoint: p.endpoint}))
+	set := writable(settings{endpoint: p.endpoint})
+	set.mount = append(set.mount, "--fsync", "bucket")
+	h = e.mount(o, set)
+	f, err := os.Create(filepath.Join(h.dir, "synced"))
+	e.must(err, "make a file")
+	_, err = f.WriteString("synced")
+	e.must(errors.Join(err, f.Sync()), "write and fsync a file")
+	if got := e.object(o, "synced"); string(got) != "synced" {
+		e.Errorf("what fsync has answered for is %q in the bucket", got)
+	}
+	e.must(f.Close(), "close")
 	for _, name := range []string{"denied", "full"} {
 		e.eventually(name+" in the bucket", func() bool { return slices.Contains(e.keys(o), name) })
 		if got := e.object(o, name); string(got) != name {

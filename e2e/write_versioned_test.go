@@ -146,8 +146,8 @@ func writeVersionedOf(e *env, o *server) {
 			is("a restart", a, nil, 0, 0)
 		}
 	}
-	if n := e.uploads(o); n > 0 {
-		e.Errorf("%d uploads are left", n)
+	if left := e.uploads(o); len(left) > 0 {
+		e.Errorf("uploads are left: %q", left)
 	}
 	if keys := e.keys(o); len(keys) > 0 {
 		e.Errorf("left are %s", strings.Join(keys, ", "))

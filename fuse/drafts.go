@@ -26,6 +26,9 @@ type Writing struct {
 	// Publish publishes a draft that nobody has open any more, some time after it returns. It tells of errors by itself. i is what the
 	// draft was when its name was found not to be temporary: under another name it is not published.
 	Publish func(d *draft.Draft, i draft.Info)
+	// Kept is told of a draft that a close or an fsync could not publish, which was so before: it is kept here. It is not told of what
+	// a signal broke off. It may be nil.
+	Kept func(d *draft.Draft, before draft.Info, err error)
 	// Staged tells whether a name is temporary: what is closed under it stays here until it is renamed. nil means that none is.
 	Staged func(draft.Name) bool
 	// Slow is told of a rename that has waited for the bucket for 2 s, of how many of how many bytes were sent by then. It is told once

@@ -103,11 +103,9 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 func (h *handles) add(node uint64, flags uint32, unique uint64) (handle uint64, d *draft.Draft, err error) {
 	x := tableRow{node, held, int32(uint32(unique>>1)*(purposes+1)) | purpose(flags)} // the lowest bit is not a request's
 	if resent(unique) {
-		if rows, err := h.table.read(); err == nil {
-			if row := slices.Index(rows, x); row >= 0 { // the process before has counted it, and did not answer
-				d, _ = h.drafts.ID(node)
-				return handleOf(row, x), d, nil
-			}
+		if row := slices.Index(h.table.read(), x); row >= 0 { // the process before has counted it, and did not answer
+			d, _ = h.drafts.ID(node)
+			return handleOf(row, x), d, nil
 		}
 	}
 	row := h.table.put(x) // before the answer
@@ -186,11 +184,10 @@ func (h *handles) writing() bool {
 	return len(h.writers) > 0
 }
 
-// has reports whether a handle was not dropped yet. Who cannot read the table takes it for one.
+// has reports whether a handle was not dropped yet.
 func (h *handles) has(node, handle uint64) bool {
-	rows, err := h.table.read()
-	row := rowOf(handle)
-	return err != nil || row >= 0 && row < len(rows) && rows[row].node == node && rows[row].kind == held && handleOf(row, rows[row]) == handle
+	x := h.table.row(rowOf(handle))
+	return x.node == node && x.kind == held && handleOf(rowOf(handle), x) == handle
 }
 
 // forget releases the handles of a node that the kernel has none of any more: a process that was killed as it took a RELEASE
@@ -203,8 +200,8 @@ func (h *handles) forget(node uint64, looked func(uint64) bool, release func(nod
 	if left == 0 {
 		return
 	}
-	rows, err := h.table.read()
-	if err != nil || looked(node) { // in that order: an open of a row has its look-up before it
+	rows := h.table.read()
+	if looked(node) { // in that order: an open of a row has its look-up before it
 		return
 	}
 	for row, x := range rows {

@@ -331,6 +331,11 @@ func (f *fileSystem) publish(cancel <-chan struct{}, in *gofuse.InHeader, d *dra
 		return f.publish(cancel, in, d)
 	case err == nil || i.Removed: // it was unlinked meanwhile
 		return gofuse.OK
+	}
+	if kept := f.write.w.Kept; kept != nil && r.Err() == nil {
+		kept(d, before, err)
+	}
+	switch {
 	case conflicts(err) && i.Attr.Exclusive && i.Object == nil:
 		err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case errors.Is(err, fs.ErrNotExist): // of no file: the descriptor has one

@@ -39,6 +39,7 @@ type writer struct {
 	said    []string // complaints
 	frozen  bool     // the link is immutable
 	wrote   func()   // called once the tree knows of a publish, and before the draft does
+	kept    []string // names and errors of what a close could not publish
 	unique  uint64   // of the last open
 }
 
@@ -86,6 +87,7 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	o := &Options{Tree: tree, Reads: reads(tree), Root: 1, FileMode: 0o644, DirMode: 0o755, Writing: &Writing{Drafts: w.drafts, Keys: tree, Uploader: uploader,
 		Wrote:  func(_ context.Context, _, key string, o *hearth.Object, id uint64) { tree.wrote(key, o, id) },
 		Frozen: func(string) bool { return w.frozen },
+		Kept:   func(d *draft.Draft, i draft.Info, err error) { w.kept = append(w.kept, i.Key+": "+err.Error()) },
 		Staged: func(n draft.Name) bool {
 			staged := strings.Contains(n.Key, ".tmp")
 			if !staged && w.judges != nil {
@@ -196,7 +198,7 @@ func (w *writer) flush(node uint64) gofuse.Status {
 
 func (w *writer) release(node, handle uint64) {
 	flags := uint32(0)
-	if rows, err := w.handles.table.read(); err == nil && rows[rowOf(handle)].value&purposes != forReading {
+	if w.handles.table.row(rowOf(handle)).value&purposes != forReading {
 		flags = syscall.O_WRONLY
 	}
 	w.Release(nil, &gofuse.ReleaseIn{InHeader: gofuse.InHeader{NodeId: node}, Fh: handle, Flags: flags})
@@ -230,11 +232,7 @@ func (w *writer) published() string {
 
 // held counts the rows of a node in the table.
 func (w *writer) held(node uint64) (n int) {
-	rows, err := w.handles.table.read()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, x := range rows {
+	for _, x := range w.handles.table.read() {
 		if x.node == node && x.kind == held {
 			n++
 		}
@@ -341,11 +339,15 @@ func TestCloseTellsWhatTheBucketSays(t *testing.T) {
 			return nil
 		}
 		w.is(c.err.Error(), w.flush(node), c.want)
+		if len(w.kept) != 1 || !strings.HasPrefix(w.kept[0], "a: ") || !strings.Contains(w.kept[0], c.err.Error()) {
+			t.Errorf("told of %q", w.kept)
+		}
 		w.is("the bucket has", w.bucket.has("a"), "none")
 		w.is("read", w.read(node), "hello")
 		w.is("the name", w.look("a"), node)
 		w.bucket.meets = nil
 		w.is("close again", w.flush(node), ok)
+		w.is("told of", len(w.kept), 1)
 		w.is("the bucket has", w.bucket.has("a"), "hello")
 		w.release(node, handle)
 		w.is("drafts", len(w.drafts.All()), 0)
@@ -504,23 +506,26 @@ func TestUnlinkedFilesGoOn(t *testing.T) {
 }
 
 func TestAFileIsUnlinkedWhileItIsPublished(t *testing.T) {
-	// A close waits for the bucket when the file is unlinked. It answers 0, as for every unlinked file, and the bucket has nothing.
+	// A close waits for the bucket when the file is unlinked, which does not wait long. It answers 0, as for every unlinked file, and the
+	// bucket has nothing in the end.
 	w := newWriter(t)
 	node, handle := w.made("a", "hello")
-	sent := make(chan struct{})
-	w.bucket.meets = func(ctx context.Context, request string) error {
-		if request != "PUT a" {
-			return nil
+	sent, answer := make(chan struct{}), make(chan struct{})
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT a" {
+			close(sent)
+			<-answer
 		}
-		close(sent)
-		<-ctx.Done()
-		return context.Cause(ctx)
+		return nil
 	}
 	closed := make(chan gofuse.Status)
 	go func() { closed <- w.flush(node) }()
 	<-sent
 	w.is("unlink", w.unlinked("a", 0), ok)
+	w.is("the name", w.look("a"), uint64(0))
+	close(answer)
 	w.is("close", <-closed, ok)
+	w.is("clean", w.drafts.Clean(t.Context()), error(nil))
 	w.is("the bucket has", w.bucket.has("a"), "none")
 	w.release(node, handle)
 }

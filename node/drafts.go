@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/hearthfs/hearth"
+	"github.com/hearthfs/hearth/cache/disk"
 	"github.com/hearthfs/hearth/draft"
 	"github.com/hearthfs/hearth/fuse"
 	"github.com/hearthfs/hearth/namespace"
@@ -106,7 +108,7 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Staged: n.staged,
+	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
 		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 
@@ -206,6 +208,11 @@ func (n *Node) published(d *draft.Draft, o hearth.Object) {
 		id = 0 // the tree has an id of its own for each directory
 	}
 	n.tell(n.ctx, i.Link, i.Key, func(ctx context.Context) { n.tree.Wrote(ctx, i.Link, i.Key, &o, id) })
+	if l := n.links.named(i.Link); l != nil {
+		if says := l.unheeded(); says != "" {
+			l.ignores.Do(func() { n.events.Warn(says) })
+		}
+	}
 	for kept := (draft.Attr{}); kept != d.Info().Attr; { // somebody may set it just now
 		i = d.Info()
 		kept = i.Attr
@@ -287,15 +294,10 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
 				return nil
 			}
-			if i.Conflict && !before.Conflict { // it was told of
-				return nil
-			}
-			n.keptFrom(&before, &i, err)
+			n.keptHere(d, before, err)
 			if i.State == draft.Failed {
-				n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", n.cured(&i, err))
 				return nil
 			}
-			n.events.Trouble("draft "+i.Link+" "+i.Key, "a file that was written is not in the bucket yet", "key", i.Key, "cause", err)
 			select {
 			case <-time.After(pause):
 			case <-n.ctx.Done():
@@ -303,6 +305,20 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 			}
 		}
 	})
+}
+
+// keptHere tells of a draft that could not be published, which was so before.
+func (n *Node) keptHere(d *draft.Draft, before draft.Info, err error) {
+	i := d.Info()
+	if i.Conflict && !before.Conflict { // it was told of
+		return
+	}
+	n.keptFrom(&before, &i, err)
+	if i.State == draft.Failed {
+		n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", n.cured(&i, err))
+		return
+	}
+	n.events.Trouble("draft "+i.Link+" "+i.Key, "a file that was written is not in the bucket yet", "key", i.Key, "cause", err)
 }
 
 // leftDrafts goes on with what an earlier node left: what nobody has open is published.
@@ -324,6 +340,20 @@ func (n *Node) leftDrafts() error {
 	}
 	n.leftOf(s, func(link string) bool { return !awaited[link] })
 	return nil
+}
+
+// draftsReturned tells of drafts in a cache directory that was out of use when the node started, and is in use again.
+func (n *Node) draftsReturned(dir string) {
+	dir = filepath.Join(dir, disk.DraftsDir)
+	s := n.drafts.store.Load()
+	if !draft.Exists(dir) || s != nil && s.Has(dir) {
+		return
+	}
+	if s == nil {
+		n.group.Go(n.leftDrafts)
+		return
+	}
+	n.events.Error("files that were written lie in a cache directory that was out of use when this node started: restart it (systemctl restart hearth), and they are published", "dir", dir)
 }
 
 // awaitLink publishes what an earlier node left of a link that is not there: that of a mount which is made anew comes some time after

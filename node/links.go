@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // links holds the node's links: its origins, and where they stand in the tree.
 type links struct {
 	version    string
+	node       string                   // its random id, "" without a cache disk
 	configured int                      // how many links the configuration names
 	mu         sync.RWMutex             // guards what follows; never held while an origin is asked
 	all        []*link                  // links are added, never removed
@@ -70,6 +72,7 @@ type link struct {
 	passed    atomic.Pointer[string]       // why objects that the last probe tried cannot be read; "" means that all can
 	doubted   atomic.Pointer[string]       // why its origin could not be probed; nil means that it was
 	written   bool                         // it is made for a writable mount
+	ignores   sync.Once                    // tells that its origin ignores conditions
 }
 
 func parseFreshness(s string) (namespace.Freshness, error) {
@@ -81,6 +84,19 @@ func parseFreshness(s string) (namespace.Freshness, error) {
 		return f, usage("%v", err)
 	}
 	return f, nil
+}
+
+// unheeded says what it means that the link's origin ignores conditions of writes; "": it does not, as far as is known.
+func (l *link) unheeded() string {
+	s, ok := l.origin.(*origin.S3)
+	if !ok {
+		return ""
+	}
+	which := s.Unheeded()
+	if which == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s ignores conditions of writes, or denied what tries them (%s): a HEAD goes before each, and what others write between the two is lost; write a name from one node at a time", l.Origin.URL, which)
 }
 
 // add opens a link's origin. probe asks it; after an error of probe there is no link.
@@ -102,7 +118,9 @@ func (ls *links) add(ctx context.Context, l Link, probe func(*link) error) (*lin
 	if added.prefix, err = origin.Prefix(l.Origin.URL); err != nil {
 		return nil, usage("%v", err)
 	}
-	if added.origin, err = origin.Open(ctx, config.OriginConfig(l.Origin, added.name, ls.version)); err != nil {
+	c := config.OriginConfig(l.Origin, added.name, ls.version)
+	c.Node = ls.node
+	if added.origin, err = origin.Open(ctx, c); err != nil {
 		return nil, usage("%v", err) // nothing was asked yet
 	}
 	if err := probe(added); err != nil {

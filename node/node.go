@@ -181,6 +181,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	n.mem = cache.NewRAM(n.pool, n.pool.Stats().Budget)
 	n.links = &links{version: n.config.Version, configured: len(n.config.Links)}
+	if n.disk != nil {
+		n.links.node = n.disk.NodeID()
+	}
 	away := map[*link]error{} // origins whose probe failed; the tree decides whether their links go on
 	probe := func(l *link) error {
 		if cause := n.probe(ctx, l); cause != nil {
@@ -286,6 +289,11 @@ func (n *Node) openDisk() error {
 	n.jobs.pins = &warmup.Pins{Reserve: n.pool.Reserve, Unreserve: n.pool.Unreserve}
 	pinned := func(id hearth.ID) bool { return n.jobs.pins.Has(id.Version) }
 	o := disk.Options{Pool: n.pool, Pinned: pinned, Unknown: n.jobs.pinsUnknown, Events: disk.Events(n.events.OfDisk())}
+	said := o.Events.Returned
+	o.Events.Returned = func(path string) {
+		said(path)
+		n.draftsReturned(path)
+	}
 	o.Spill = n.volumes
 	o.Scrub, o.ScrubEvery = n.config.Cache.Scrub, n.config.Cache.ScrubEvery
 	if n.config.Ring.On() {

@@ -37,6 +37,7 @@ func (n *Node) Status(context.Context) *status.Status {
 		if says := l.differs.Load(); says != nil {
 			x.Differs = fmt.Sprintf("listings of %s name other versions than HEADs (%s): versions come from HEADs, one for each name and bound; report it to who runs the origin", l.Origin.URL, *says)
 		}
+		x.Unheeded = l.unheeded()
 		if f := l.health.Last(); f != nil {
 			x.FailingAt = &f.At
 			if x.Failing = f.Says; f.OneKey {

@@ -2,8 +2,10 @@ package node
 
 import (
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -308,4 +310,67 @@ func TestStatusDoesNotWaitForADraft(t *testing.T) {
 		t.Error("the write is not seen")
 	}
 	d.Release()
+}
+
+func TestConditionsThatAreIgnoredAreSaid(t *testing.T) {
+	// The server does not know the conditions of writes, of which the proxy strips one. With the first file that has one the log says
+	// so, once, and status what it means.
+	_, p, c := outage(t, "immutable")
+	var log lines
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Other, Strip: "If-None-Match"})
+	for i, key := range []string{"a", "b"} {
+		store, err := n.openDrafts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := store.Create(draft.Name{Link: n.links.list()[0].name, Key: key}, uint64(1000+i), draft.Attr{Exclusive: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if says := n.Status(t.Context()).Links[0].Unheeded; (says != "") != (i > 0) {
+			t.Errorf("before %s: %q", key, says)
+		}
+		if _, err := d.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const says = "ignores conditions of writes, or denied what tries them (If-None-Match"
+	if is := n.Status(t.Context()); !strings.Contains(is.Links[0].Unheeded, says) || !slices.Contains(is.FindWarnings(), is.Links[0].Unheeded) {
+		t.Errorf("status says %q", is.Links[0].Unheeded)
+	}
+	if n := strings.Count(log.String(), says); n != 1 {
+		t.Errorf("the log says it %d times:\n%s", n, log.String())
+	}
+}
+
+func TestDraftsOfADirectoryThatReturns(t *testing.T) {
+	// A cache directory was out of use when the node opened its drafts. As it returns with some, the log says what to do.
+	_, _, c := outage(t, "immutable")
+	var log lines
+	n := start(t, "", func(o *Config) {
+		c.with(o)
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	written(t, n, "a", "text", 0)
+	other := t.TempDir()
+	const says = "a cache directory that was out of use when this node started"
+	n.draftsReturned(other)
+	n.draftsReturned(c.Cache.Disks[0].Path)
+	if strings.Contains(log.String(), says) {
+		t.Errorf("without a draft there, or of a directory in use:\n%s", log.String())
+	}
+	if err := os.MkdirAll(filepath.Join(other, "drafts"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(other, "drafts", "x.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.draftsReturned(other)
+	if !strings.Contains(log.String(), says) {
+		t.Error("nothing is said")
+	}
 }

@@ -255,11 +255,18 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
+// String is all of it.
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.String()
+}
+
 // about are the lines about volumes, without their beginnings.
 func (l *lines) about() (all []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for line := range strings.Lines(l.String()) {
+	for line := range strings.Lines(l.Buffer.String()) {
 		if i := strings.Index(line, "msg=\"volume "); i >= 0 {
 			all = append(all, line[i:])
 		}

@@ -5,10 +5,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -37,8 +40,9 @@ const ifNone = "If-None-Match"
 const probeTime = time.Minute
 
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
-// prefix, ".hearth-probe-" and a random name, that is removed again, also from a bucket that keeps versions. Amazon is known to heed all. Where
-// that object is denied, no condition is relied on.
+// prefix, ".hearth-probe-" and a name of this node's own, that is removed again, also from a bucket that keeps versions. What a process
+// leaves that is killed meanwhile, the next one removes. Amazon is known to heed all. Where that object is denied, no condition is
+// relied on.
 func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	s.out.probe.Lock()
 	defer s.out.probe.Unlock()
@@ -67,8 +71,35 @@ func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	return told, nil
 }
 
+// prober is a name of the node's own, and of its link's: two links may be one place. Without an id of the node it is a random one.
+func (c *Config) prober() string {
+	if c.Node == "" {
+		return rand.Text()
+	}
+	sum := sha256.Sum256([]byte(c.Node + " " + c.Link))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Unheeded says which conditions of writes the origin is known to ignore; "": none, as far as was found. It asks nothing.
+func (s *S3) Unheeded() string {
+	able := s.out.probed.Load()
+	if able == nil {
+		return ""
+	}
+	var all []string
+	for _, c := range []struct {
+		heeded bool
+		what   string
+	}{{able.IfNone, "If-None-Match"}, {able.IfMatch, "If-Match"}, {able.IfMatchDelete, "If-Match of DELETE"}} {
+		if !c.heeded {
+			all = append(all, c.what)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
 func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
-	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + rand.Text()}
+	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + s.prober}
 	var made []string // versions
 	// asks sends a write under a condition, and tells whether it was heeded.
 	asks := func(name, value string, send func(w *write) error) (heeded bool, err error) {
@@ -142,8 +173,12 @@ func (s *S3) ProbeWrites(ctx context.Context) (left string, err error) {
 	if e := s.Abort(context.WithoutCancel(ctx), u, id); e != nil {
 		left, err = u.Key, cmp.Or(err, e)
 	}
-	// Under a condition that no object meets, lest a versioned bucket gets a marker of it. Any answer but a denial will do.
-	e := s.remove(ctx, &write{op: "delete", key: u.Key, header: http.Header{"If-Match": {probeETag}}, again: true})
+	// Under a condition that no object meets, lest a versioned bucket gets a marker of it; some ignore it. Any answer but a denial will do.
+	w := &write{op: "delete", key: u.Key, header: http.Header{"If-Match": {probeETag}}, again: true}
+	e := s.remove(ctx, w)
+	if w.made != "" {
+		_ = s.remove(ctx, &write{op: "delete", key: u.Key, again: true, version: w.made}) // to do so is a right of its own
+	}
 	if err == nil && errors.Is(e, fs.ErrPermission) {
 		err = e
 	}

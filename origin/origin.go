@@ -143,6 +143,8 @@ type Config struct {
 	// Identity replaces scheme, endpoint and bucket in versions, for one bucket behind several
 	// endpoints.
 	Identity string
+	// Node is what the node has of its own, and its next process has, too: a random id. "": nothing.
+	Node string
 	// UserAgent names the program and its version, "hearth/1.0".
 	UserAgent string
 	// Connections bounds the requests in flight; 0: DefaultConnections.

@@ -23,6 +23,7 @@ import (
 // S3 is a bucket behind an S3 endpoint.
 type S3 struct {
 	link, bucket, prefix string
+	prober               string // the name of what is put there to find out its abilities
 	identity             string
 	says                 said
 	root                 string // the endpoint's path, "" or "/storage/s3"
@@ -92,6 +93,7 @@ func newS3(ctx context.Context, c Config, u *url.URL) (*S3, error) {
 	s := &S3{link: c.Link, bucket: u.Host, anonymous: c.Anonymous, says: said{agent: []string{c.UserAgent}, coding: []string{"gzip"}}, identity: c.Identity,
 		fixedRegion: c.Region != "", silence: newSilence(cmp.Or(c.Timeout, DefaultTimeout))}
 	s.prefix, _ = Prefix(c.URL) // it was parsed before
+	s.prober = c.prober()
 	s.retry = c.Retry.withDefaults(s.silence.Read)
 	if c.UserAgent == "" {
 		s.says.agent = []string{"hearth/dev"}

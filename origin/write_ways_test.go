@@ -226,6 +226,9 @@ func TestAServerWithoutConditionsIsAskedBefore(t *testing.T) {
 			if err != nil || able.IfMatch || able.IfNone || able.IfMatchDelete || able.refuses != refuses || len(b.objects) != 1 {
 				t.Errorf("%+v %v, %d objects", able, err, len(b.objects))
 			}
+			if says := s.Unheeded(); says != "If-None-Match, If-Match, If-Match of DELETE" {
+				t.Errorf("it says %q", says)
+			}
 			b.forget()
 			old, err := s.Head(t.Context(), "k")
 			if err != nil {
@@ -338,6 +341,38 @@ func TestTheProbeOutlastsWhoNeedsIt(t *testing.T) {
 	}
 }
 
+func TestTheNextProcessRemovesWhatAProbeHasLeft(t *testing.T) {
+	// A node is killed within the probe. Its next process probes again, under the same name: nothing is left. Other nodes and links have
+	// names of their own, since they may probe at the same time.
+	b := newFakeBucket(t, "k")
+	probed := map[string]bool{}
+	killed := true
+	b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
+		probed[key] = true
+		if r.Method != http.MethodDelete || r.Header.Get("If-Match") != "" {
+			return false
+		}
+		if killed { // none arrives
+			return fakeError(w, http.StatusForbidden, "AccessDenied", "")
+		}
+		delete(b.objects, key)
+		return true
+	}
+	for i, c := range []Config{{Node: "a", Link: "/"}, {Node: "a", Link: "/"}, {Node: "b", Link: "/"}, {Node: "a", Link: "/other"}, {}, {}} {
+		killed = i == 0
+		s := b.open(t, c)
+		if _, err := s.WriteAbilities(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left := len(b.objects) - 1; killed != (left == 1) {
+			t.Errorf("%+v: %d objects are left", c, left)
+		}
+	}
+	if len(probed) != 5 {
+		t.Errorf("probed %v", probed)
+	}
+}
+
 func TestWhereTheProbeIsDeniedNoConditionIsReliedOn(t *testing.T) {
 	// Rights below a part of the prefix are enough to write there: a HEAD goes before each write that has
 	// a condition.
@@ -428,6 +463,40 @@ func TestTheProbeLeavesNoVersion(t *testing.T) {
 		if want := map[bool]string{false: "map[]", true: "map[DELETE2:true PUT1:true]"}[c.denied]; fmt.Sprint(left) != want {
 			t.Errorf("%+v: left are %v, not %s", c, left, want)
 		}
+	}
+}
+
+func TestDoctorsProbeLeavesNoMarker(t *testing.T) {
+	// A bucket keeps versions, and its server ignores conditions of DELETE (MinIO): the marker that the probe has made is removed.
+	b := newFakeBucket(t, "k")
+	var asked []string
+	b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
+		q := r.URL.Query()
+		switch {
+		case r.Method == http.MethodPost:
+			_, _ = io.WriteString(w, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+			return true
+		case r.Method == http.MethodGet && q.Has("uploadId"):
+			_, _ = io.WriteString(w, "<ListPartsResult></ListPartsResult>")
+			return true
+		case r.Method == http.MethodDelete && !q.Has("uploadId"):
+			asked = append(asked, "DELETE "+q.Get("versionId"))
+			if !q.Has("versionId") {
+				w.Header().Set("X-Amz-Version-Id", "marker")
+				w.Header().Set("X-Amz-Delete-Marker", "true")
+			}
+		}
+		return r.Method == http.MethodDelete
+	}
+	s := b.open(t, Config{})
+	if left, err := s.ProbeWrites(t.Context()); left != "" || err != nil {
+		t.Errorf("%q, %v", left, err)
+	}
+	if got := strings.Join(asked, ", "); got != "DELETE , DELETE marker" {
+		t.Errorf("asked %s", got)
+	}
+	if says := s.Unheeded(); says != "" {
+		t.Errorf("of an origin that was never tried: %q", says)
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *Status) FindProblems() []string {
 // is asked for, but slowly, or with less of it from the cache.
 func (s *Status) FindWarnings() (all []string) {
 	for _, l := range s.Links {
-		all = append(all, l.Throttles, l.Differs)
+		all = append(all, l.Throttles, l.Differs, l.Unheeded)
 		if l.Denied != "" {
 			all = append(all, fmt.Sprintf("an object cannot be read, others of its bucket can (tried %d min ago): %s", minutes(*l.FailingAt), l.Denied))
 		}

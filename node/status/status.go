@@ -114,6 +114,9 @@ type Link struct {
 	// Differs says that the origin's listings name other versions than its HEADs, so that each name costs a
 	// HEAD, and the cure. It is empty if they do not, as far as is known.
 	Differs string `json:"differs,omitempty"`
+	// Unheeded says that the origin ignores conditions of writes, so that a HEAD goes before each, and what that means. It is empty if
+	// it does not, as far as is known.
+	Unheeded string `json:"unheeded,omitempty"`
 	// LastError is the last failure, even if a retry then succeeded.
 	LastError *origin.Failure `json:"last_error,omitempty"`
 }
