@@ -156,6 +156,7 @@ func callKinds() map[string]callKind {
 		"readdir":   {weight: 4, named: true, do: (*side).readdir},
 		"utimens":   {weight: 2, named: true, do: (*side).utimens},
 		"chmod":     {weight: 2, named: true, do: (*side).chmod},
+		"chown":     {weight: 1, named: true, do: (*side).chown},
 		"access":    {weight: 2, named: true, do: func(s *side, c *call) string { return told(unix.Access(s.at(c.Path), unix.R_OK|unix.W_OK), "ok") }},
 		"symlink":   {weight: 1, named: true, do: func(s *side, c *call) string { return told(unix.Symlink("a", s.at(c.Path)), "ok") }},
 		"link":      {weight: 1, named: true, do: func(s *side, c *call) string { return told(unix.Link(s.at(c.Path), s.at(c.To)), "ok") }},
@@ -310,7 +311,24 @@ func (s *side) readdir(c *call) string {
 
 func (s *side) utimens(c *call) string {
 	ts := []unix.Timespec{{Sec: int64(c.Seed % 1e9)}, {Sec: int64(c.Seed % 1e9)}}
-	return told(unix.UtimesNanoAt(unix.AT_FDCWD, s.at(c.Path), ts, 0), "ok")
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, s.at(c.Path), ts, 0); err != nil {
+		return told(err, "")
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(s.at(c.Path), &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR { // whose times are not kept
+		return told(err, "ok")
+	}
+	return fmt.Sprint(st.Mtim.Sec)
+}
+
+// chown tells the owner and the group after it, too.
+func (s *side) chown(c *call) string {
+	if err := unix.Chown(s.at(c.Path), int(c.N), int(c.Seed%2)*1000); err != nil {
+		return told(err, "")
+	}
+	var st unix.Stat_t
+	err := unix.Stat(s.at(c.Path), &st)
+	return told(err, "%d:%d", st.Uid, st.Gid)
 }
 
 // chmod tells the mode after it, too.
@@ -477,6 +495,8 @@ func drawCall(rng *rand.Rand, large bool) *call {
 		c.Flags = []int{unix.SEEK_HOLE, unix.SEEK_DATA}[rng.IntN(2)]
 	case "chmod":
 		c.N = []int64{0o644, 0o600, 0o755}[rng.IntN(3)]
+	case "chown":
+		c.N = []int64{0, 1000, 2000}[rng.IntN(3)]
 	case "readdir":
 		c.Path = path.Dir(c.Path)
 	case "mkdir", "rmdir":

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/hearthfs/hearth/internal/hearthtest"
 )
@@ -65,9 +66,12 @@ func writeMemory(e *env) {
 		e.must(err, "make a file")
 		files = append(files, f)
 	}
+	mapped, err := os.Create(filepath.Join(h.dir, "mapped")) // while there is room for that
+	e.must(err, "make a file")
 	if err := writeAll(files, budget/3, false); !errors.Is(err, syscall.ENOSPC) {
 		e.Errorf("writing 4/3 of the budget: %v, expected %v", err, syscall.ENOSPC)
 	}
+	e.must(mapsMore(mapped), "map more than there is room for")
 	for i, f := range files { // what was written is published all the same
 		if i > 0 {
 			e.must(os.Remove(f.Name()), "remove what is too much")
@@ -132,4 +136,29 @@ func (e *env) isWhole(o *server, key string, size int64) {
 		_, err := io.ReadFull(a.Body, piece)
 		e.must(errors.Join(err, hearthtest.Check(piece, key, off, 0)), "read %s", key)
 	}
+}
+
+// mapsMore writes more into a mapping of a file without a byte than there is room for: msync says so. The file goes.
+func mapsMore(f *os.File) (err error) {
+	const size = 64 << 20
+	defer func() {
+		err = errors.Join(err, os.Remove(f.Name()))
+		if closed := f.Close(); !errors.Is(closed, unix.ENOSPC) { // which the kernel may say again
+			err = errors.Join(err, closed)
+		}
+	}()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < size; i += 4096 {
+		m[i] = 1
+	}
+	if err := unix.Msync(m, unix.MS_SYNC); !errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("msync: %v, expected %v", err, unix.ENOSPC)
+	}
+	return unix.Munmap(m)
 }

@@ -68,7 +68,7 @@ func promises() []promise {
 		{call: "`rename` with `RENAME_NOREPLACE`, `RENAME_EXCHANGE`", errno: "EINVAL",
 			of:   func(c *call) bool { return c.Kind == "rename" && c.Flags != 0 },
 			when: func(f *facts) bool { return f.c.Flags == unix.RENAME_EXCHANGE }},
-		{call: "`chmod`, `chown`, `utimensat`", of: kind("chmod", "utimens")},
+		{call: "`chmod`, `chown`, `utimensat`", of: kind("chmod", "chown", "utimens")},
 		{call: "`link`, `symlink`, `mknod`", of: kind("link", "symlink", "mknod"), errno: "EPERM"},
 		{call: "`flock`, `fcntl` locks", of: kind("flock", "unlock", "lock")},
 		{call: "a name that no key can have; one over 255 bytes, a key over 1,024", of: kind("open", "mkdir", "rename", "link", "symlink", "mknod"), errno: "EINVAL",
