@@ -89,7 +89,9 @@ type Draft struct {
 	// the first of all locks. What stands under "the upload" is changed under busy and mu, and read under either.
 	busy   chan struct{}
 	wanted atomic.Int32 // callers that wait for busy: who sends ahead gives way to them
-	record sync.Mutex   // held while the record is written; before mu
+	// unheard are the tokens of attempts whose answers were lost, and which the origin had not done when it was asked; who has busy has them.
+	unheard []string
+	record  sync.Mutex // held while the record is written; before mu
 	// recorded is the length of a record that the next one may be written over; notRecorded: there is none yet; 0: it is to be
 	// a new file. The lock of the record guards it.
 	recorded int
@@ -137,6 +139,7 @@ type Draft struct {
 	published *attempt       // what base was made of
 	told      *hearth.Object // of which Options.Published has returned
 	recovered bool           // since the restart the file was not compared with what was published or sent
+	left      bool           // it was there at the restart, and may have been written before
 
 	next   int64 // the end of the last write
 	run    int64 // where the sequence of writes that ends at next began
@@ -579,7 +582,7 @@ func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && (!d.recovered || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
+		Users: d.users, Untouched: d.gen == 1 && (!d.recovered && !d.left || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
 		File: d.path(".data"), Sending: d.cancel != nil && d.silent.Load() == 0, Moved: d.progress()}
 }
 
@@ -672,15 +675,20 @@ func (s *Store) removeLocked(d *Draft) {
 	d.stopLocked()
 }
 
-// answerWait is how long Remove waits for the answer to a request that makes the object. An origin that is there answers in that time;
-// to join many parts takes longer.
+// answerWait is how long a request that makes the object of a removed draft may go on. An origin that is there answers in that time.
 const answerWait = 2 * time.Second
 
-// stopLocked ends what is sent of a draft that was removed or replaced, but for a request that makes the object: were that broken off,
-// the origin could still do it, behind the HEAD that finds nothing to be deleted, or behind the next object of that name.
+// stopLocked ends what is sent of a draft that was removed or replaced. A request that makes the object gets a moment for its answer:
+// were it broken off, the origin could still do it, behind the HEAD that finds nothing to be deleted, or behind the next
+// object of that name.
 func (d *Draft) stopLocked() {
-	if d.cancel != nil && !d.asking {
-		d.cancel(ErrRemoved)
+	stop := d.cancel
+	switch {
+	case stop == nil:
+	case d.asking:
+		time.AfterFunc(answerWait, func() { stop(ErrRemoved) })
+	default:
+		stop(ErrRemoved)
 	}
 }
 
@@ -739,7 +747,7 @@ func (d *Draft) Remove(ctx context.Context) error {
 	if err := d.vanish(); err != nil {
 		return err
 	}
-	if err := d.cleanUp(ctx, answerWait); err != nil {
+	if err := d.cleanUp(ctx); err != nil {
 		d.s.log("removed draft %s: %v: it is tried again", d.Info().Key, err)
 	}
 	return nil

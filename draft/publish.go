@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
-	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -208,7 +207,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 // compare tells, after a restart, whether the file has something that was not published.
 func (d *Draft) compare() {
 	d.mu.Lock()
-	d.recovered = false
+	d.recovered, d.left = false, true
 	if d.published == nil && d.base != nil && d.ext.untouched(d.size) && d.base.Size == d.size { // it was opened, and not written
 		d.clean = d.gen
 	}
@@ -386,9 +385,6 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 	}
 }
 
-// mostLate is how many attempts before are asked for. After a power cut a draft counts from a number that it had not: none of before is found.
-const mostLate = 8
-
 // errLate says that the object in the way is an earlier attempt's.
 var errLate = errors.New("an earlier attempt was done late")
 
@@ -396,17 +392,11 @@ var errLate = errors.New("an earlier attempt was done late")
 // more, since the process of that time was killed or had no answer, and which the origin has done after it was asked for. The draft goes
 // on from that object.
 func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload) bool {
-	d.mu.RLock()
-	last := d.seq
-	d.mu.RUnlock()
 	var o hearth.Object
 	err := hearth.ErrConflict
-	for n := last; n > 0 && n+mostLate > last && errors.Is(err, hearth.ErrConflict); n-- {
-		if own := d.tokenOf(n); own != spec.Draft {
-			before := spec
-			before.Draft = own
-			o, err = up.Written(ctx, &before)
-		}
+	for i := len(d.unheard) - 1; i >= 0 && errors.Is(err, hearth.ErrConflict); i-- {
+		spec.Draft = d.unheard[i]
+		o, err = up.Written(ctx, &spec)
 	}
 	if err != nil {
 		return false
@@ -422,10 +412,15 @@ func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload
 	return true
 }
 
+// asks notes whether a request that makes the object is under way. After it nothing more is sent of a draft that was removed or
+// replaced meanwhile.
 func (d *Draft) asks(now bool) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.asking = now
-	d.mu.Unlock()
+	if !now && (d.removed || d.nameless) && d.cancel != nil {
+		d.cancel(ErrRemoved)
+	}
 }
 
 // settle asks whether the attempt that had no answer was done. If nobody can tell, that is an error.
@@ -443,6 +438,7 @@ func (d *Draft) settle(ctx context.Context) error {
 	case !errors.Is(err, hearth.ErrConflict):
 		return fmt.Errorf("%w: ask whether it was done: %w", hearth.ErrUnanswered, err)
 	}
+	d.unheard = append(d.unheard[max(0, len(d.unheard)-mostUnheard+1):], a.Token)
 	d.mu.Lock()
 	d.pending = nil
 	if d.up != nil && d.up.token == a.Token {
@@ -451,6 +447,9 @@ func (d *Draft) settle(ctx context.Context) error {
 	d.mu.Unlock()
 	return nil
 }
+
+// mostUnheard is how many attempts without an answer are remembered.
+const mostUnheard = 8
 
 // ask is settle for who reads, and has nothing to be sent.
 func (d *Draft) ask(ctx context.Context) error {
@@ -514,19 +513,10 @@ func (d *Draft) tell(o *hearth.Object) {
 	d.mu.Unlock()
 }
 
-// errSent says that a draft is still being sent.
-var errSent = errors.New("the origin has not answered what was sent of it")
-
-// cleanUp aborts what a draft has left at the origin. A removed one goes with that. It waits for so long for who sends it.
-func (d *Draft) cleanUp(ctx context.Context, patience time.Duration) error {
-	select {
-	case d.busy <- struct{}{}:
-	default:
-		wait, stop := context.WithTimeoutCause(ctx, patience, errSent)
-		defer stop()
-		if err := d.lock(wait); err != nil {
-			return err
-		}
+// cleanUp aborts what a draft has left at the origin. A removed one goes with that.
+func (d *Draft) cleanUp(ctx context.Context) error {
+	if err := d.lock(ctx); err != nil {
+		return err
 	}
 	defer d.unlock()
 	d.mu.Lock()

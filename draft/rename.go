@@ -392,7 +392,7 @@ func (m *move) end(ctx context.Context) error {
 	if err := old.vanish(); err != nil {
 		return err
 	}
-	if err := old.cleanUp(ctx, answerWait); err != nil {
+	if err := old.cleanUp(ctx); err != nil {
 		s.log("replaced draft %s: %v: it is tried again", m.to.Key, err)
 	}
 	return nil

@@ -599,7 +599,7 @@ func (s *Store) Clean(ctx context.Context) error {
 		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0 || d.unwritten != nil
 		d.mu.RUnlock()
 		if due {
-			left = append(left, d.cleanUp(ctx, 0))
+			left = append(left, d.cleanUp(ctx))
 		}
 	}
 	return errors.Join(left...)

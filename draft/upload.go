@@ -241,10 +241,8 @@ func (d *Draft) token() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seq++
-	return d.tokenOf(d.seq)
+	return d.random + "-" + strconv.FormatUint(d.seq, 10)
 }
-
-func (d *Draft) tokenOf(seq uint64) string { return d.random + "-" + strconv.FormatUint(seq, 10) }
 
 // begun returns the upload to a key that goes on, or begins one for a draft of that size.
 func (d *Draft) begun(ctx context.Context, up hearth.Uploader, key string, size int64) (*upload, error) {

@@ -102,8 +102,10 @@ func (t *table) load() ([]tableRow, error) {
 // growLocked maps the next rows of the file, which has memory for them then.
 func (t *table) growLocked() error {
 	at := int64(len(t.mapped)) * chunkSize
-	if err := unix.Fallocate(int(t.file.Fd()), 0, at, chunkSize); err != nil {
-		return err
+	for err := error(unix.EINTR); err != nil; {
+		if err = unix.Fallocate(int(t.file.Fd()), 0, at, chunkSize); err != nil && err != unix.EINTR {
+			return err
+		}
 	}
 	m, err := unix.Mmap(int(t.file.Fd()), at, chunkSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err == nil {

@@ -310,11 +310,14 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 // keptHere tells of a draft that could not be published, which was so before.
 func (n *Node) keptHere(d *draft.Draft, before draft.Info, err error) {
 	i := d.Info()
-	if i.Conflict && !before.Conflict { // it was told of
+	if i.Conflict && !before.Conflict || n.ctx.Err() != nil { // it was told of; or the next start goes on
 		return
 	}
-	n.keptFrom(&before, &i, err)
+	news := n.keptFrom(&before, &i, err)
 	if i.State == draft.Failed {
+		if !news { // at the close, before the last one
+			return
+		}
 		n.events.Error("a file that was written is not in the bucket: it is kept here", "link", i.Link, "key", i.Key, "file", i.File, "cause", n.cured(&i, err))
 		return
 	}
@@ -345,12 +348,7 @@ func (n *Node) leftDrafts() error {
 // draftsReturned tells of drafts in a cache directory that was out of use when the node started, and is in use again.
 func (n *Node) draftsReturned(dir string) {
 	dir = filepath.Join(dir, disk.DraftsDir)
-	s := n.drafts.store.Load()
-	if !draft.Exists(dir) || s != nil && s.Has(dir) {
-		return
-	}
-	if s == nil {
-		n.group.Go(n.leftDrafts)
+	if s := n.drafts.store.Load(); !draft.Exists(dir) || s != nil && s.Has(dir) {
 		return
 	}
 	n.events.Error("files that were written lie in a cache directory that was out of use when this node started: restart it (systemctl restart hearth), and they are published", "dir", dir)

@@ -35,8 +35,8 @@ type kept struct {
 	why   string // with its cure
 }
 
-// keptFrom notes that publishing a draft failed, which was in another state before.
-func (n *Node) keptFrom(before, i *draft.Info, err error) {
+// keptFrom notes that publishing a draft failed, which was in another state before. It reports whether that is news.
+func (n *Node) keptFrom(before, i *draft.Info, err error) (news bool) {
 	s := &n.drafts
 	s.told.Lock()
 	defer s.told.Unlock()
@@ -49,8 +49,10 @@ func (n *Node) keptFrom(before, i *draft.Info, err error) {
 			k.since = before.Since
 		}
 	}
+	news = k.raw != err.Error()
 	k.raw, k.why = err.Error(), n.cured(i, err).Error()
 	s.kept[i.File] = k
+	return news
 }
 
 // behindOf counts the tasks that publish a draft behind, after it has added some.

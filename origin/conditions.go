@@ -40,8 +40,8 @@ const ifNone = "If-None-Match"
 const probeTime = time.Minute
 
 // WriteAbilities finds out, once, which conditions the origin heeds: with an empty object below the
-// prefix, ".hearth-probe-" and a name of this node's own, that is removed again, also from a bucket that keeps versions. What a process
-// leaves that is killed meanwhile, the next one removes. Amazon is known to heed all. Where that object is denied, no condition is
+// prefix, ".hearth-probe-", a name of this node's own and a random one, that is removed again, also from a bucket that keeps versions.
+// What a process leaves that is killed meanwhile, the next one removes. Amazon is known to heed all. Where that object is denied, no condition is
 // relied on.
 func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	s.out.probe.Lock()
@@ -71,16 +71,31 @@ func (s *S3) WriteAbilities(ctx context.Context) (WriteAbilities, error) {
 	return told, nil
 }
 
-// prober is a name of the node's own, and of its link's: two links may be one place. Without an id of the node it is a random one.
+// prober is how the names of the node's objects begin, of this link: two links may be one place.
 func (c *Config) prober() string {
 	if c.Node == "" {
-		return rand.Text()
+		return ""
 	}
 	sum := sha256.Sum256([]byte(c.Node + " " + c.Link))
-	return hex.EncodeToString(sum[:16])
+	return hex.EncodeToString(sum[:8]) + "-"
 }
 
-// Unheeded says which conditions of writes the origin is known to ignore; "": none, as far as was found. It asks nothing.
+// sweep removes what a process of this node has left that was killed within the probe. That it cannot is no error.
+func (s *S3) sweep(ctx context.Context) {
+	if s.prober == "" {
+		return
+	}
+	var left []string
+	_ = s.List(ctx, hearth.Listing{Prefix: s.prefix + ".hearth-probe-" + s.prober, Limit: 100, Recursive: true}, func(o hearth.Object) error {
+		left = append(left, o.Key)
+		return nil
+	})
+	for _, key := range left {
+		_ = s.remove(ctx, &write{op: "delete", key: key, again: true})
+	}
+}
+
+// Unheeded says which conditions of writes of an object the origin is known to ignore; "": none, as far as was found. It asks nothing.
 func (s *S3) Unheeded() string {
 	able := s.out.probed.Load()
 	if able == nil {
@@ -90,7 +105,7 @@ func (s *S3) Unheeded() string {
 	for _, c := range []struct {
 		heeded bool
 		what   string
-	}{{able.IfNone, "If-None-Match"}, {able.IfMatch, "If-Match"}, {able.IfMatchDelete, "If-Match of DELETE"}} {
+	}{{able.IfNone, "If-None-Match"}, {able.IfMatch, "If-Match"}} {
 		if !c.heeded {
 			all = append(all, c.what)
 		}
@@ -99,7 +114,8 @@ func (s *S3) Unheeded() string {
 }
 
 func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
-	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + s.prober}
+	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + s.prober + rand.Text()}
+	s.sweep(ctx)
 	var made []string // versions
 	// asks sends a write under a condition, and tells whether it was heeded.
 	asks := func(name, value string, send func(w *write) error) (heeded bool, err error) {

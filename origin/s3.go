@@ -23,7 +23,7 @@ import (
 // S3 is a bucket behind an S3 endpoint.
 type S3 struct {
 	link, bucket, prefix string
-	prober               string // the name of what is put there to find out its abilities
+	prober               string // how the names begin of what is put there to find out its abilities
 	identity             string
 	says                 said
 	root                 string // the endpoint's path, "" or "/storage/s3"
