@@ -279,6 +279,7 @@ func TestChangesOfAnObject(t *testing.T) {
 		f.has(t, "a", want)
 		f.clean(t)
 		d.Release()
+		muchLater(t, s)
 		if left := files(t, s); len(left) > 0 {
 			rt.Fatalf("left: %q", left)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
+	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -341,6 +342,7 @@ func (d *Draft) lose(u *upload) {
 // attempt does a request that makes the object, and finds out whether it did.
 func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do func(*hearth.Upload) (hearth.Object, error)) error {
 	d.mu.Lock()
+	a.At = d.s.o.Now()
 	d.pending = a
 	d.setLocked(Publishing, "")
 	d.mu.Unlock()
@@ -536,7 +538,10 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 			return errors.Join(err, d.save(false))
 		}
 	}
-	if files {
+	d.mu.RLock()
+	yet := d.leavesLocked() // what the origin may do yet
+	d.mu.RUnlock()
+	if files || yet {
 		if left {
 			return d.save(false)
 		}
@@ -579,7 +584,10 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	if err == nil {
 		err = up.Delete(ctx, o.Key, o.ETag)
 	}
-	if err != nil && !errors.Is(err, hearth.ErrConflict) {
+	switch {
+	case errors.Is(err, hearth.ErrConflict) && d.s.o.Now().Sub(d.pending.At) < lateAttempt:
+		return nil // it is asked for again
+	case err != nil && !errors.Is(err, hearth.ErrConflict):
 		return fmt.Errorf("delete what a removed draft may have written: %w", err)
 	}
 	d.mu.Lock()
@@ -587,3 +595,6 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	d.mu.Unlock()
 	return nil
 }
+
+// lateAttempt is how long after an attempt was sent its object may appear: as long as an origin may join parts.
+const lateAttempt = 10 * time.Minute

@@ -542,6 +542,60 @@ func TestWhatWasLeftIsNotUntouched(t *testing.T) {
 	}
 }
 
+func TestWhatIsDoneLateIsRemoved(t *testing.T) {
+	// A file is removed, or published after a restart, and the origin does then what it was asked for before, and has not answered. It is
+	// asked again for as long as it may do it, and what it has made is removed. Then nothing is left here, either.
+	for _, c := range []struct{ begins, never, restarts bool }{{false, false, false}, {false, true, false}, {true, false, false}, {true, true, false}, {true, false, true}} {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		s := open(t, o)
+		d := create(t, s, "a", 1)
+		data := content(100, 1)
+		if c.begins {
+			data = content(3*part, 1)
+		}
+		write(t, d, data, 0)
+		var sent hearth.Upload
+		f.meets = func(verb string, u *hearth.Upload) fault {
+			if verb == "Put" || verb == "Begin" {
+				sent = *u
+				return unheard
+			}
+			return works
+		}
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrUnanswered) {
+			t.Fatal(err)
+		}
+		f.meets = nil
+		if c.restarts {
+			must(t, s.Close())
+			s = open(t, o)
+			d, _ = s.ID(1)
+			published(t, d)
+		} else {
+			must(t, d.Remove(t.Context()))
+		}
+		must(t, s.Clean(t.Context()))
+		switch {
+		case c.never:
+		case c.begins:
+			f.uploads["late"] = &fakeUpload{"a", sent.Draft, map[int][]byte{}, time.Now()}
+		default:
+			must(t, f.put(&sent, data, sent.Draft))
+		}
+		must(t, s.Clean(t.Context()))
+		f.clean(t)
+		if c.restarts {
+			f.has(t, "a", data)
+		} else {
+			f.has(t, "a", nil)
+		}
+		if muchLater(t, s); len(files(t, s)) > 0 {
+			t.Errorf("%+v: left %q", c, files(t, s))
+		}
+	}
+}
+
 // turns is an uploader that has a Put of a key wait for a connection, until its turn comes.
 type turns struct {
 	*fakeUploader

@@ -105,6 +105,13 @@ func TestRename(t *testing.T) {
 	}
 }
 
+// muchLater is when the origin can do nothing any more that it was asked for before.
+func muchLater(t testing.TB, s *Store) {
+	t.Helper()
+	s.o.Now = func() time.Time { return time.Now().Add(lateAttempt) }
+	must(t, s.Clean(t.Context()))
+}
+
 // copied is a copy of a store's directory as it is now: what a kill leaves of it.
 func copied(t testing.TB, s *Store) (dir string) {
 	t.Helper()
@@ -159,6 +166,7 @@ func TestKillsAtEachStep(t *testing.T) {
 				if _, there := f.clone().objects["a"]; there && !more && writes > 0 {
 					t.Fatalf("%s: it was there and is written again", what)
 				}
+				muchLater(t, s2)
 				if names := files(t, s2); len(names) > 0 {
 					t.Fatalf("%s: left %q", what, names)
 				}

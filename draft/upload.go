@@ -390,31 +390,36 @@ type begin struct {
 	At  time.Time
 }
 
+// lateBegin is how long after a Begin was sent its upload may appear: the origin may do it after who sent it was killed.
+const lateBegin = time.Minute
+
 // lost finds the uploads of Begins whose answers, or the process that waited for them, are lost: those of the key that are not
-// known and were begun then. They are aborted with the others.
+// known and were begun then. They are aborted with the others. For one that may come yet it is asked again.
 func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
-	for {
-		d.mu.RLock()
-		begins := d.begins
-		d.mu.RUnlock()
-		if len(begins) == 0 {
-			return nil
-		}
-		x := begins[0]
+	d.mu.RLock()
+	begins := d.begins
+	d.mu.RUnlock()
+	var yet []begin
+	for i, x := range begins {
 		all, err := up.Uploads(ctx, string(x.Key))
-		if err != nil {
-			return fmt.Errorf("list the uploads of %s: %w", x.Key, err)
-		}
 		d.mu.Lock()
+		found := d.s.o.Now().Sub(x.At) >= lateBegin
 		for _, b := range all {
 			ours := d.up != nil && d.up.ID == b.ID || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
 			if !ours && b.At.Sub(x.At).Abs() <= mayDiffer {
-				d.abort = append(slices.Clone(d.abort), uploadRef{Key: x.Key, ID: b.ID})
+				d.abort, found = append(slices.Clone(d.abort), uploadRef{Key: x.Key, ID: b.ID}), true
 			}
 		}
-		d.begins, d.changed = begins[1:], true
+		if !found || err != nil {
+			yet = append(yet, x)
+		}
+		d.begins, d.changed = append(slices.Clone(yet), begins[i+1:]...), true
 		d.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("list the uploads of %s: %w", x.Key, err)
+		}
 	}
+	return nil
 }
 
 // send sends a part from memory.
