@@ -43,7 +43,8 @@ func (d *Draft) conflict(err error) error {
 		s.mu.Unlock()
 		return err
 	}
-	if d.gen == 1 && !d.recovered && d.users == 0 && d.size == 0 {
+	cut := d.left && d.base != nil && d.base.Size > 0 // before the restart
+	if d.gen == 1 && !d.recovered && !cut && d.users == 0 && d.size == 0 {
 		s.unnameLocked(d)
 		d.removed = true // at once: nobody may hold it from now on
 		d.mu.Unlock()

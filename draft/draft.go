@@ -628,7 +628,7 @@ func (d *Draft) body(data []byte) *body {
 
 // isBaseLocked reports whether a draft that was never published is the object that it was begun with, byte for byte.
 func (d *Draft) isBaseLocked() bool {
-	return d.base != nil && d.published == nil && (d.ext.untouched(d.size) || d.ext == nil && d.size == 0 && d.base.Size == 0)
+	return d.base != nil && d.published == nil && d.base.Size == d.size && (d.ext.untouched(d.size) || d.ext == nil && d.size == 0)
 }
 
 func (d *Draft) isCleanLocked() bool { return d.clean == d.gen }
@@ -686,7 +686,14 @@ func (d *Draft) stopLocked() {
 	switch {
 	case stop == nil:
 	case d.asking:
-		time.AfterFunc(answerWait, func() { stop(ErrRemoved) })
+		time.AfterFunc(answerWait, func() {
+			d.mu.RLock()
+			gone := d.removed || d.nameless // a rename that was taken back has given it its name again
+			d.mu.RUnlock()
+			if gone {
+				stop(ErrRemoved)
+			}
+		})
 	default:
 		stop(ErrRemoved)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -353,6 +354,7 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 		return err
 	}
 	spec := d.spec("", a.Token, a.Size)
+	unheard := false // of an earlier try
 	for try := 1; ; try++ {
 		d.asks(true)
 		o, err := do(spec)
@@ -372,16 +374,20 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 			case !errors.Is(asked, hearth.ErrConflict):
 				return fmt.Errorf("%w: %w, and whether it was done: %w", hearth.ErrUnanswered, err, asked)
 			case unanswered && try < tries:
+				unheard = true
 				continue // the same bytes and the same token: that it is done twice does no harm
 			}
+		} else if unheard { // a refusal of this try says nothing of the one before
+			err = fmt.Errorf("%w: %w", hearth.ErrUnanswered, err)
+			unanswered = true
 		}
 		if !unanswered { // else it may still be done, and is asked for again
 			d.mu.Lock()
 			d.pending = nil
 			d.mu.Unlock()
 		}
-		if !unanswered && errors.Is(err, hearth.ErrConflict) && d.late(ctx, up, *spec) {
-			return errLate
+		if !unanswered && errors.Is(err, hearth.ErrConflict) {
+			return d.late(ctx, up, *spec, err)
 		}
 		return err
 	}
@@ -390,28 +396,33 @@ func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do 
 // errLate says that the object in the way is an earlier attempt's.
 var errLate = errors.New("an earlier attempt was done late")
 
-// late reports whether the object that is in an attempt's way is the draft's own: of an attempt before, which nobody waits for any
+// late gives an attempt's conflict the error errLate, if the object that is in its way is the draft's own: of an attempt before, which nobody waits for any
 // more, since the process of that time was killed or had no answer, and which the origin has done after it was asked for. The draft goes
 // on from that object.
-func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload) bool {
+func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload, conflict error) error {
 	var o hearth.Object
-	err := hearth.ErrConflict
-	for i := len(d.unheard) - 1; i >= 0 && errors.Is(err, hearth.ErrConflict); i-- {
+	err, i := error(hearth.ErrConflict), len(d.unheard)
+	for i > 0 && errors.Is(err, hearth.ErrConflict) {
+		i--
 		spec.Draft = d.unheard[i]
 		o, err = up.Written(ctx, &spec)
 	}
-	if err != nil {
-		return false
+	switch {
+	case errors.Is(err, hearth.ErrConflict):
+		return conflict
+	case err != nil:
+		return fmt.Errorf("%w: %w, and whose it is: %w", hearth.ErrUnanswered, conflict, err)
 	}
+	d.unheard = slices.Delete(d.unheard, i, i+1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o.Link = d.name.Link
 	if d.base != nil && d.base.ETag == o.ETag { // the condition did not fail for it
-		return false
+		return conflict
 	}
 	// Nobody knows which bytes it has: all are sent again.
 	d.base, d.under, d.published, d.anew = &o, &o, nil, false
-	return true
+	return errLate
 }
 
 // asks notes whether a request that makes the object is under way. After it nothing more is sent of a draft that was removed or
@@ -521,6 +532,11 @@ func (d *Draft) cleanUp(ctx context.Context) error {
 		return err
 	}
 	defer d.unlock()
+	return d.cleaned(ctx)
+}
+
+// cleaned is cleanUp for who has busy.
+func (d *Draft) cleaned(ctx context.Context) error {
 	d.mu.Lock()
 	gone := d.removed
 	left := d.leavesLocked()

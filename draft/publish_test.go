@@ -403,11 +403,16 @@ func (s *slow) Put(ctx context.Context, u *hearth.Upload, body io.ReaderAt) (hea
 func TestRemoveWaitsForAnAnswer(t *testing.T) {
 	// A draft is removed, or another one takes its name, while the request that makes its object is under way. The origin could do that
 	// later, if it were broken off: so there is nothing of it in the bucket in the end. An origin that never answers is not waited for.
-	for _, renames := range []bool{false, true} {
+	// A rename waits longer: what it would put there, it could be replaced by.
+	for _, c := range []struct {
+		renames bool
+		takes   time.Duration
+	}{{false, answerWait / 2}, {true, answerWait / 2}, {true, 10 * answerWait}} {
+		renames := c.renames
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(part)
 			o := options(t.TempDir(), f)
-			up := &slow{f, answerWait / 2, make(chan error, 1)}
+			up := &slow{f, c.takes, make(chan error, 1)}
 			o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
 			s := open(t, o)
 			d, other := create(t, s, "a", 1), create(t, s, "b", 2)
@@ -519,11 +524,15 @@ func TestAVersionThatSomebodyHasPutBackIsAConflict(t *testing.T) {
 func TestWhatWasLeftIsNotUntouched(t *testing.T) {
 	// A node was killed before a file was in the bucket, and the next one's first try fails. Whoever has it open and closes it is not told that
 	// nothing was written.
-	for _, size := range []int{100, 3 * part} {
+	for _, size := range []int{100, 3 * part, 50} {
 		f := newFake(part)
-		o := options(t.TempDir(), f)
+		o := changing(t.TempDir(), f)
 		s := open(t, o)
-		write(t, create(t, s, "a", 1), content(size, 1), 0)
+		if size == 50 { // an object was cut
+			must(t, changed(t, s, f, "a", content(100, 1)).Truncate(50))
+		} else {
+			write(t, create(t, s, "a", 1), content(size, 1), 0)
+		}
 		must(t, s.Close())
 		s = open(t, o)
 		d, _ := s.ID(1)
@@ -538,8 +547,49 @@ func TestWhatWasLeftIsNotUntouched(t *testing.T) {
 		}
 		f.meets = nil
 		published(t, d)
-		f.has(t, "a", content(size, 1))
+		if size == 50 {
+			f.has(t, "a", content(100, 1)[:50])
+		} else {
+			f.has(t, "a", content(size, 1))
+		}
 	}
+}
+
+func TestARefusalSaysNothingOfTheTryBefore(t *testing.T) {
+	// A try has no answer, and the next one is refused. The first one may be done still, and is the draft's own if it is.
+	f := newFake(part)
+	s := open(t, options(t.TempDir(), f))
+	d, err := s.Create(Name{"link", "a"}, 1, Attr{Exclusive: true})
+	must(t, err)
+	write(t, d, content(100, 1), 0)
+	var first *hearth.Upload
+	f.meets = func(verb string, u *hearth.Upload) fault {
+		switch {
+		case verb != "Put":
+			return works
+		case first == nil:
+			sent := *u
+			first = &sent
+			return unheard
+		}
+		return fails
+	}
+	if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrUnanswered) || !errors.Is(err, errDown) {
+		t.Fatal(err)
+	}
+	write(t, d, content(100, 2), 0)
+	done := false
+	f.meets = func(verb string, u *hearth.Upload) fault {
+		if verb == "Put" && !done {
+			done = true
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			must(t, f.put(first, content(100, 1), first.Draft))
+		}
+		return works
+	}
+	published(t, d)
+	f.has(t, "a", content(100, 2))
 }
 
 func TestWhatIsDoneLateIsRemoved(t *testing.T) {

@@ -221,7 +221,8 @@ type move struct {
 	was      Info      // what that was
 }
 
-// do moves the name, and stops what the replaced one sends.
+// do moves the name, and stops what the replaced one sends. It waits for the answer to a request that makes the replaced one's object, as
+// long as the origin takes: broken off, that could be done over what is to have the name.
 func (m *move) do(ctx context.Context, only bool) error {
 	if err := m.d.lock(ctx); err != nil {
 		return err
@@ -232,7 +233,9 @@ func (m *move) do(ctx context.Context, only bool) error {
 		return err
 	}
 	m.replaced.mu.RLock()
-	m.replaced.stopLocked()
+	if stop := m.replaced.cancel; stop != nil && !m.replaced.asking {
+		stop(ErrRemoved)
+	}
 	m.replaced.mu.RUnlock()
 	if err := m.replaced.lock(ctx); err != nil {
 		return errors.Join(err, m.undo(ctx))

@@ -598,8 +598,14 @@ func (s *Store) Clean(ctx context.Context) error {
 		d.mu.RLock()
 		due := len(d.abort) > 0 || d.removed || len(d.begins) > 0 || d.unwritten != nil
 		d.mu.RUnlock()
-		if due {
-			left = append(left, d.cleanUp(ctx))
+		if !due {
+			continue
+		}
+		select {
+		case d.busy <- struct{}{}:
+			left = append(left, d.cleaned(ctx))
+			d.unlock()
+		default: // it is being sent, for how long nobody knows: it is its own turn then, or the next one's
 		}
 	}
 	return errors.Join(left...)

@@ -402,10 +402,11 @@ func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
 	var yet []begin
 	for i, x := range begins {
 		all, err := up.Uploads(ctx, string(x.Key))
+		others := d.s.others(d)
 		d.mu.Lock()
 		found := d.s.o.Now().Sub(x.At) >= lateBegin
 		for _, b := range all {
-			ours := d.up != nil && d.up.ID == b.ID || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
+			ours := d.up != nil && d.up.ID == b.ID || slices.Contains(others, b.ID) || slices.ContainsFunc(d.abort, func(a uploadRef) bool { return a.ID == b.ID })
 			if !ours && b.At.Sub(x.At).Abs() <= mayDiffer {
 				d.abort, found = append(slices.Clone(d.abort), uploadRef{Key: x.Key, ID: b.ID}), true
 			}
@@ -420,6 +421,21 @@ func (d *Draft) lost(ctx context.Context, up hearth.Uploader) error {
 		}
 	}
 	return nil
+}
+
+// others are the ids of the uploads of all other drafts.
+func (s *Store) others(than *Draft) (ids []string) {
+	for _, d := range s.all() {
+		if d == than {
+			continue
+		}
+		d.mu.RLock()
+		if d.up != nil {
+			ids = append(ids, d.up.ID)
+		}
+		d.mu.RUnlock()
+	}
+	return ids
 }
 
 // send sends a part from memory.

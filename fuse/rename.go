@@ -353,11 +353,19 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 
 // renameDir renames a directory that is a draft.
 func (f *fileSystem) renameDir(ctx context.Context, from, to draft.Name, newDir uint64, newName string) error {
-	// The kernel has seen that what stands there is a directory. It is replaced if it is empty.
-	if err := f.rmdir(ctx, newDir, newName); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	// The kernel has seen that what stands there is a directory. It is replaced if it is empty, and is there again after an error.
+	gone := f.rmdir(ctx, newDir, newName)
+	if gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+		return gone
 	}
-	return f.moveDir(ctx, from, to)
+	err := f.moveDir(ctx, from, to)
+	if err != nil && gone == nil && !f.staged(to) {
+		again := draft.Name{Link: to.Link, Key: strings.TrimSuffix(to.Key, "/")}
+		if failed := f.mark(context.WithoutCancel(ctx), again, true); failed != nil && !conflicts(failed) {
+			f.o.complain(fmt.Sprintf("make the directory %s again, which a rename that failed was to replace: %v", to.Key, failed))
+		}
+	}
+	return err
 }
 
 func (f *fileSystem) moveDir(ctx context.Context, from, to draft.Name) error {

@@ -484,6 +484,17 @@ func TestADirectoryOfDrafts(t *testing.T) {
 
 	mkdir(1, "e")
 	w.is("mkdir", w.bucket.requests(), "PUT e/")
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT e/x" {
+			return fs.ErrPermission
+		}
+		return nil
+	}
+	w.is("rename that is denied", w.rename("e.tmp", "e", 0, 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("names above", w.names(1), "e.tmp/ e/")
+	w.is("the bucket has e/", w.bucket.has("e/"), "")
+	w.is("the bucket has e/sub/y", w.bucket.has("e/sub/y"), "none")
 	w.is("rename over an empty directory", w.rename("e.tmp", "e", 0, 0), ok)
 	for key, want := range map[string]string{"e/x": "1", "e/sub/y": "2", "e/": "", "e/sub/": ""} {
 		w.is("the bucket has "+key, w.bucket.has(key), want)

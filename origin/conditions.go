@@ -85,6 +85,8 @@ func (s *S3) sweep(ctx context.Context) {
 	if s.prober == "" {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime/6)
+	defer cancel()
 	var left []string
 	_ = s.List(ctx, hearth.Listing{Prefix: s.prefix + ".hearth-probe-" + s.prober, Limit: 100, Recursive: true}, func(o hearth.Object) error {
 		left = append(left, o.Key)
