@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"syscall"
-	"time"
 
 	"github.com/hearthfs/hearth"
 )
@@ -343,7 +341,6 @@ func (d *Draft) lose(u *upload) {
 // attempt does a request that makes the object, and finds out whether it did.
 func (d *Draft) attempt(ctx context.Context, up hearth.Uploader, a *attempt, do func(*hearth.Upload) (hearth.Object, error)) error {
 	d.mu.Lock()
-	a.At = d.s.o.Now()
 	d.pending = a
 	d.setLocked(Publishing, "")
 	d.mu.Unlock()
@@ -401,9 +398,8 @@ var errLate = errors.New("an earlier attempt was done late")
 // on from that object.
 func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload, conflict error) error {
 	var o hearth.Object
-	err, i := error(hearth.ErrConflict), len(d.unheard)
-	for i > 0 && errors.Is(err, hearth.ErrConflict) {
-		i--
+	err := error(hearth.ErrConflict)
+	for i := len(d.unheard) - 1; i >= 0 && errors.Is(err, hearth.ErrConflict); i-- {
 		spec.Draft = d.unheard[i]
 		o, err = up.Written(ctx, &spec)
 	}
@@ -413,7 +409,6 @@ func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload
 	case err != nil:
 		return fmt.Errorf("%w: %w, and whose it is: %w", hearth.ErrUnanswered, conflict, err)
 	}
-	d.unheard = slices.Delete(d.unheard, i, i+1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o.Link = d.name.Link
@@ -425,13 +420,13 @@ func (d *Draft) late(ctx context.Context, up hearth.Uploader, spec hearth.Upload
 	return errLate
 }
 
-// asks notes whether a request that makes the object is under way. After it nothing more is sent of a draft that was removed or
-// replaced meanwhile.
+// asks notes whether a request that makes the object is under way. After it nothing more is sent of a draft that was removed
+// meanwhile.
 func (d *Draft) asks(now bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asking = now
-	if !now && (d.removed || d.nameless) && d.cancel != nil {
+	if !now && d.removed && d.cancel != nil {
 		d.cancel(ErrRemoved)
 	}
 }
@@ -600,17 +595,12 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	if err == nil {
 		err = up.Delete(ctx, o.Key, o.ETag)
 	}
-	switch {
-	case errors.Is(err, hearth.ErrConflict) && d.s.o.Now().Sub(d.pending.At) < lateAttempt:
-		return nil // it is asked for again
-	case err != nil && !errors.Is(err, hearth.ErrConflict):
+	if err != nil && !errors.Is(err, hearth.ErrConflict) {
 		return fmt.Errorf("delete what a removed draft may have written: %w", err)
 	}
+	// It is not asked for again: what is done late may lie over what has the name by then, and that is better than nothing.
 	d.mu.Lock()
 	d.pending = nil
 	d.mu.Unlock()
 	return nil
 }
-
-// lateAttempt is how long after an attempt was sent its object may appear: as long as an origin may join parts.
-const lateAttempt = 10 * time.Minute

@@ -455,50 +455,41 @@ func TestRemoveWaitsForAnAnswer(t *testing.T) {
 }
 
 func TestNothingIsSentAgainOfARemovedDraft(t *testing.T) {
-	// A draft is removed, or another one takes its name, while its object is being made, which nobody hears of. It is not tried again.
-	for _, renames := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake(part)
-			o := options(t.TempDir(), f)
-			up := turns{f, make(chan struct{})}
-			o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
-			s := open(t, o)
-			d, other := create(t, s, "waits", 1), create(t, s, "b", 2)
-			write(t, d, content(100, 1), 0)
-			write(t, other, content(50, 2), 0)
-			puts := map[int64]int{} // by size
-			f.meets = func(verb string, u *hearth.Upload) fault {
-				if verb == "Put" {
-					if puts[u.Size]++; u.Size == 100 {
-						return unheard
-					}
-				}
-				return works
+	// A draft is removed while its object is being made, which nobody hears of. It is not tried again.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		up := turns{f, make(chan struct{})}
+		o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+		s := open(t, o)
+		d := create(t, s, "waits", 1)
+		write(t, d, content(100, 1), 0)
+		puts := 0
+		f.meets = func(verb string, u *hearth.Upload) fault {
+			if verb == "Put" {
+				puts++
+				return unheard
 			}
-			ended := make(chan error, 1)
-			go func() {
-				_, err := d.Publish(t.Context())
-				ended <- err
-			}()
-			synctest.Wait()
-			go func() { // the answer is lost
-				time.Sleep(answerWait / 2)
-				close(up.turn)
-			}()
-			if renames {
-				must(t, other.Rename(t.Context(), Name{"link", "waits"}, false, true))
-				f.has(t, "waits", content(50, 2))
-			} else {
-				must(t, d.Remove(t.Context()))
-				f.has(t, "waits", nil)
-			}
-			if err := <-ended; err == nil || puts[100] != 1 {
-				t.Errorf("renames %v: sent %d times, %v", renames, puts[100], err)
-			}
-			must(t, s.Clean(t.Context()))
-			f.clean(t)
-		})
-	}
+			return works
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := d.Publish(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		go func() { // the answer is lost
+			time.Sleep(answerWait / 2)
+			close(up.turn)
+		}()
+		must(t, d.Remove(t.Context()))
+		if err := <-ended; err == nil || puts != 1 {
+			t.Errorf("sent %d times, %v", puts, err)
+		}
+		must(t, s.Clean(t.Context()))
+		f.has(t, "waits", nil)
+		f.clean(t)
+	})
 }
 
 func TestAVersionThatSomebodyHasPutBackIsAConflict(t *testing.T) {
@@ -592,22 +583,19 @@ func TestARefusalSaysNothingOfTheTryBefore(t *testing.T) {
 	f.has(t, "a", content(100, 2))
 }
 
-func TestWhatIsDoneLateIsRemoved(t *testing.T) {
-	// A file is removed, or published after a restart, and the origin does then what it was asked for before, and has not answered. It is
-	// asked again for as long as it may do it, and what it has made is removed. Then nothing is left here, either.
-	for _, c := range []struct{ begins, never, restarts bool }{{false, false, false}, {false, true, false}, {true, false, false}, {true, true, false}, {true, false, true}} {
+func TestAnUploadThatIsBegunLateIsAborted(t *testing.T) {
+	// A file is removed, or published after a restart, and the origin begins then an upload that it was asked for before, and has not
+	// answered. It is asked again for as long as it may do that, and the upload is aborted. Then nothing is left here, either.
+	for _, c := range []struct{ never, restarts bool }{{false, false}, {true, false}, {false, true}} {
 		f := newFake(part)
 		o := options(t.TempDir(), f)
 		s := open(t, o)
 		d := create(t, s, "a", 1)
-		data := content(100, 1)
-		if c.begins {
-			data = content(3*part, 1)
-		}
+		data := content(3*part, 1)
 		write(t, d, data, 0)
 		var sent hearth.Upload
 		f.meets = func(verb string, u *hearth.Upload) fault {
-			if verb == "Put" || verb == "Begin" {
+			if verb == "Begin" {
 				sent = *u
 				return unheard
 			}
@@ -626,12 +614,8 @@ func TestWhatIsDoneLateIsRemoved(t *testing.T) {
 			must(t, d.Remove(t.Context()))
 		}
 		must(t, s.Clean(t.Context()))
-		switch {
-		case c.never:
-		case c.begins:
+		if !c.never {
 			f.uploads["late"] = &fakeUpload{"a", sent.Draft, map[int][]byte{}, time.Now()}
-		default:
-			must(t, f.put(&sent, data, sent.Draft))
 		}
 		must(t, s.Clean(t.Context()))
 		f.clean(t)
@@ -644,6 +628,50 @@ func TestWhatIsDoneLateIsRemoved(t *testing.T) {
 			t.Errorf("%+v: left %q", c, files(t, s))
 		}
 	}
+}
+
+func TestAFailedRenameNamesNothingThatIsGone(t *testing.T) {
+	// A rename waits for the object that it is to replace. That is made, and its draft goes; then the rename is refused. The bucket has the name,
+	// and no draft.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(part)
+		o := options(t.TempDir(), f)
+		up := turns{f, make(chan struct{})}
+		o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+		s := open(t, o)
+		d, other := create(t, s, "waits", 1), create(t, s, "b", 2)
+		write(t, d, content(100, 1), 0)
+		write(t, other, content(50, 2), 0)
+		f.meets = func(verb string, u *hearth.Upload) fault {
+			if verb == "Put" && u.Size == 50 {
+				return fails
+			}
+			return works
+		}
+		ended, renamed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := d.Publish(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		go func() { renamed <- other.Rename(t.Context(), Name{"link", "waits"}, false, true) }()
+		synctest.Wait()
+		if i := other.Info(); !i.Sending {
+			t.Errorf("the rename waits, and %+v", i)
+		}
+		close(up.turn)
+		must(t, <-ended)
+		if err := <-renamed; !errors.Is(err, errDown) {
+			t.Error(err)
+		}
+		f.has(t, "waits", content(100, 1))
+		if found, there := s.Find(Name{"link", "waits"}); there {
+			t.Errorf("the name has %+v", found.Info())
+		}
+		if found, there := s.Find(Name{"link", "b"}); !there || found != other {
+			t.Error("the old name has another draft, or none")
+		}
+	})
 }
 
 // turns is an uploader that has a Put of a key wait for a connection, until its turn comes.

@@ -88,9 +88,8 @@ type attempt struct {
 	Size     int64
 	PartSize int64 // that Sum is made with
 	Sum      []byte
-	At       time.Time // when it was sent
-	gen      uint64    // of the bytes; 0 after a restart, when only Sum tells whether the file still has them
-	sums     [][]byte  // of the parts; nil after a restart
+	gen      uint64   // of the bytes; 0 after a restart, when only Sum tells whether the file still has them
+	sums     [][]byte // of the parts; nil after a restart
 }
 
 type uploadRef struct {

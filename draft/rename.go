@@ -221,8 +221,8 @@ type move struct {
 	was      Info      // what that was
 }
 
-// do moves the name, and stops what the replaced one sends. It waits for the answer to a request that makes the replaced one's object, as
-// long as the origin takes: broken off, that could be done over what is to have the name.
+// do moves the name, and stops what the replaced one sends. It waits for the answer to a request that makes the replaced one's object:
+// broken off, that could be done over what is to have the name.
 func (m *move) do(ctx context.Context, only bool) error {
 	if err := m.d.lock(ctx); err != nil {
 		return err
@@ -237,7 +237,10 @@ func (m *move) do(ctx context.Context, only bool) error {
 		stop(ErrRemoved)
 	}
 	m.replaced.mu.RUnlock()
-	if err := m.replaced.lock(ctx); err != nil {
+	m.d.awaits.Store(true)
+	err = m.replaced.lock(ctx)
+	m.d.awaits.Store(false)
+	if err != nil {
 		return errors.Join(err, m.undo(ctx))
 	}
 	m.replaced.unlock()
@@ -306,8 +309,11 @@ func (m *move) restoreLocked() {
 		if r.nameless = false; r.why == outnamed { // else it was published meanwhile
 			r.state, r.why, r.since = m.was.State, m.was.Why, m.was.Since
 		}
+		gone := r.gone || r.removed // the bucket has the name
 		r.mu.Unlock()
-		s.nameLocked(r)
+		if !gone {
+			s.nameLocked(r)
+		}
 	}
 	d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.from, m.since, m.attr.Exclusive, m.attr.New, m.conflict
 	s.nameLocked(d)

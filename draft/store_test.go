@@ -108,7 +108,7 @@ func TestRename(t *testing.T) {
 // muchLater is when the origin can do nothing any more that it was asked for before.
 func muchLater(t testing.TB, s *Store) {
 	t.Helper()
-	s.o.Now = func() time.Time { return time.Now().Add(lateAttempt) }
+	s.o.Now = func() time.Time { return time.Now().Add(lateBegin) }
 	must(t, s.Clean(t.Context()))
 }
 

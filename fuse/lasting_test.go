@@ -116,6 +116,42 @@ func TestARenameWithProgressGoesOn(t *testing.T) {
 	})
 }
 
+func TestARenameWaitsNoLongerThanForSilence(t *testing.T) {
+	// The bucket makes the object of a file that is to be replaced. A rename over it waits for that, and not for longer than the bucket may be
+	// silent: broken off, the old bytes could come over the new ones. Both files are as before, and it can be renamed again.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWriter(t)
+		defer w.end()
+		told := w.slowly(10 * time.Second)
+		node, handle := w.made("b.tmp", "new")
+		w.is("close", w.flush(node), ok)
+		w.release(node, handle)
+		old, oldHandle := w.made("a", "old")
+		answer := make(chan struct{})
+		w.bucket.meets = func(_ context.Context, request string) error {
+			if request == "PUT a" {
+				<-answer
+			}
+			return nil
+		}
+		closed := make(chan gofuse.Status, 1)
+		go func() { closed <- w.flush(old) }()
+		synctest.Wait()
+		began := time.Now()
+		w.is("rename", w.rename("b.tmp", "a", 0, 0), syscall.EIO)
+		w.is("it took", time.Since(began).Round(time.Second), 10*time.Second)
+		w.is("told", len(*told), 2)
+		w.is("the old name", w.look("b.tmp"), node)
+		w.is("the name", w.look("a"), old)
+		close(answer)
+		w.is("close", <-closed, ok)
+		w.is("the bucket has", w.bucket.has("a"), "old")
+		w.release(old, oldHandle)
+		w.is("rename again", w.rename("b.tmp", "a", 0, 0), ok)
+		w.is("the bucket has", w.bucket.has("a"), "new")
+	})
+}
+
 func TestASignalEndsARename(t *testing.T) {
 	// Who waits in a rename and gets a signal has EINTR after the grace, and the draft its old name.
 	synctest.Test(t, func(t *testing.T) {

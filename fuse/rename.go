@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -361,7 +362,9 @@ func (f *fileSystem) renameDir(ctx context.Context, from, to draft.Name, newDir 
 	err := f.moveDir(ctx, from, to)
 	if err != nil && gone == nil && !f.staged(to) {
 		again := draft.Name{Link: to.Link, Key: strings.TrimSuffix(to.Key, "/")}
-		if failed := f.mark(context.WithoutCancel(ctx), again, true); failed != nil && !conflicts(failed) {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if failed := f.mark(late, again, true); failed != nil && !conflicts(failed) {
 			f.o.complain(fmt.Sprintf("make the directory %s again, which a rename that failed was to replace: %v", to.Key, failed))
 		}
 	}
