@@ -68,7 +68,7 @@ type Info struct {
 	Base               *hearth.Object // that, whoever was told of it, or the one that the draft changes; nil means none
 	Users              int            // that hold it
 	Sent               int64          // bytes sent since the start, those that were sent again included
-	// Sending says that bytes of it are to go to the origin now, or that its rename waits for an answer. Moved changes while they do; where they wait for their turn,
+	// Sending says that bytes of it are to go to the origin now, or those of the draft that its rename is to replace. Moved changes while they do; where they wait for their turn,
 	// while any draft's do.
 	Sending bool
 	Moved   int64
@@ -99,7 +99,8 @@ type Draft struct {
 	moved    atomic.Int64 // bytes that were read to be sent
 	queued   atomic.Int32 // waits for the semaphores of the store, and for connections
 	silent   atomic.Int32 // requests that the origin works on without a byte
-	awaits   atomic.Bool  // it is renamed, and waits for the answer to what makes the object that is to be replaced
+	// awaits is the draft that it is to replace, while its rename waits for what makes that one's object.
+	awaits atomic.Pointer[Draft]
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
 	// under it. So these are of one moment. It is not held over the network.
@@ -582,9 +583,13 @@ func (d *Draft) Stage() error {
 func (d *Draft) Info() Info {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	sending, moved := d.cancel != nil && d.silent.Load() == 0, d.progress()
+	if r := d.awaits.Load(); r != nil {
+		sending, moved = r.silent.Load() == 0, r.progress()
+	}
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
 		Users: d.users, Untouched: d.gen == 1 && (!d.recovered && !d.left || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
-		File: d.path(".data"), Sending: d.cancel != nil && d.silent.Load() == 0 || d.awaits.Load(), Moved: d.progress()}
+		File: d.path(".data"), Sending: sending, Moved: moved}
 }
 
 func (d *Draft) progress() int64 {

@@ -227,9 +227,8 @@ func (m *move) do(ctx context.Context, only bool) error {
 	if err := m.d.lock(ctx); err != nil {
 		return err
 	}
-	err := m.swap(ctx, only)
-	m.d.unlock()
-	if err != nil || m.replaced == nil {
+	defer m.d.unlock() // nobody publishes it before
+	if err := m.swap(ctx, only); err != nil || m.replaced == nil {
 		return err
 	}
 	m.replaced.mu.RLock()
@@ -237,11 +236,11 @@ func (m *move) do(ctx context.Context, only bool) error {
 		stop(ErrRemoved)
 	}
 	m.replaced.mu.RUnlock()
-	m.d.awaits.Store(true)
-	err = m.replaced.lock(ctx)
-	m.d.awaits.Store(false)
+	m.d.awaits.Store(m.replaced)
+	err := m.replaced.lock(ctx)
+	m.d.awaits.Store(nil)
 	if err != nil {
-		return errors.Join(err, m.undo(ctx))
+		return errors.Join(err, m.back())
 	}
 	m.replaced.unlock()
 	return nil
