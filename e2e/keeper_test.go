@@ -35,7 +35,7 @@ func keeperScenarios() []scenario {
 		{name: "kept-none", issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("none", 10, 0)},
 		{name: "kept-passthrough", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: kills, run: keptMount("passthrough", 10, 0)},
 		{name: "kept-thousand", soak: true, root: true, issue: "keeper", from: all, limit: 20 * time.Minute, origin: behind, size: func(level) string { return "1,000 kills, 2,000 files" }, run: keptMount("auto", 1000, 0)},
-		{name: "kept-million", soak: true, issue: "keeper", from: all, limit: 5 * time.Minute, origin: behind, size: func(level) string { return "10 kills, 2,000 files" }, run: keptMount("auto", 10, 1_000_000)},
+		{name: "kept-million", soak: true, alone: true, issue: "keeper", from: all, limit: 5 * time.Minute, origin: behind, size: func(level) string { return "10 kills, 2,000 files" }, run: keptMount("auto", 10, 1_000_000)},
 		{name: "kept-several", root: true, issue: "keeper", from: core, limit: 2 * time.Minute, origin: behind, size: func(level) string { return "5 mounts" }, run: keptSeveral},
 		{name: "kept-replaced", root: true, issue: "keeper", from: core, limit: 6 * time.Minute, origin: behind,
 			size: func(l level) string {
@@ -150,8 +150,8 @@ func keptMount(open string, kills, blocks int) func(e *env) {
 	}
 }
 
-// mostStall is how long readers may wait for a next node that finds a million blocks: twice what is promised, as others are at
-// work on the machine.
+// mostStall is how long readers may wait for a next node that finds a million blocks: twice what is promised, as the machine has
+// other work. No other scenario runs beside it: with two, readers waited for more than that, and alone for 0.4 s.
 const mostStall = 2 * time.Second
 
 // stock puts so many blocks into the cache directory before a node has it: small objects of a bucket that nobody reads.

@@ -259,22 +259,22 @@ func (p *place) detach(lazy bool) error {
 		}
 		return fmt.Errorf("%s (%s) is mounted over it", top.Source, top.FSType)
 	}
-	return p.unmount(lazy)
+	if lazy {
+		return p.unmount(true)
+	}
+	return patiently(func() error { return p.unmount(false) }, func() ([]string, int) { return users(p.dir) })
 }
 
 // is reports whether a line of the mount table belongs to our mount.
 func (p *place) is(m *mountinfo.Info) bool { return m.Major == p.major && m.Minor == p.minor }
 
+// unmount takes the mount away. The error is errBusy where it is in use.
 func (p *place) unmount(lazy bool) error {
 	if !p.direct {
 		if lazy {
 			return runFusermount(nil, "-u", "-z", "--", p.dir)
 		}
-		err := runFusermount(nil, "-u", "--", p.dir)
-		if errors.Is(err, errBusy) {
-			return busyError(p.dir)
-		}
-		return err
+		return runFusermount(nil, "-u", "--", p.dir)
 	}
 	at, err := holdAt(p.dir)
 	if err != nil {
@@ -288,7 +288,7 @@ func (p *place) unmount(lazy bool) error {
 		return at.Detach()
 	}
 	if err = at.Unmount(); err == unix.EBUSY {
-		return busyError(p.dir)
+		return errBusy
 	}
 	return err
 }

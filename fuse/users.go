@@ -1,19 +1,38 @@
 package fuse
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // mostNamed bounds the users that an error names.
 const mostNamed = 3
 
+// askedFor is how long an unmount waits for a use of the mount that no process is seen to have: while somebody asks for its size
+// (df, what watches a machine, this node as it starts), the kernel says that it is busy.
+const askedFor = time.Second
+
+// patiently unmounts, and says who uses the mount if it cannot be taken away. Where nobody is known to, it tries again for askedFor.
+func patiently(unmount func() error, users func() (named []string, more int)) error {
+	for end := time.Now().Add(askedFor); ; time.Sleep(askedFor / 50) {
+		err := unmount()
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		named, more := users()
+		if len(named) > 0 || !time.Now().Before(end) {
+			return busyError(named, more)
+		}
+	}
+}
+
 // busyError says which processes use a mount that could not be taken away.
-func busyError(dir string) error {
-	named, more := users(dir)
+func busyError(named []string, more int) error {
 	if len(named) == 0 { // it is used by a mapping, by another namespace or by another user
 		return errBusy
 	}
