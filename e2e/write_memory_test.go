@@ -56,6 +56,7 @@ func writeMemory(e *env) {
 	h.boundedMemory(ram, writersOfMemory)
 	for _, f := range files {
 		e.isWhole(o, filepath.Base(f.Name()), size)
+		e.must(o.Delete(e.ctx, o.bucket, filepath.Base(f.Name())), "delete an object") // the machine has room for the budget, not for all
 	}
 	e.shows("%d MiB of memory at most", h.peakMemory()>>20)
 
