@@ -786,7 +786,7 @@ func keptAway(e *env) {
 	e.eventually("a request to the origin", func() bool { return p.Stats().InFlight > 0 })
 	good, err := os.ReadFile(h.config)
 	e.must(err, "read the configuration")
-	e.must(os.WriteFile(h.config, []byte("nonsense: 1\n"), 0o600), "break the configuration")
+	h.configure("nonsense: 1\n")
 	pid := h.status().PID
 	e.must(syscall.Kill(pid, syscall.SIGKILL), "kill the node")
 	e.eventually("the node's end", func() bool { return syscall.Kill(pid, 0) != nil })
@@ -801,7 +801,7 @@ func keptAway(e *env) {
 	if out, code := e.run(e.hearth, "umount", second); code != 0 || len(mountsBelow(second)) != 0 {
 		e.Errorf("umount while no node serves: exit %d: %s", code, out)
 	}
-	e.must(os.WriteFile(h.config, good, 0o600), "mend the configuration")
+	h.configure(string(good))
 	taken.exit(30 * time.Second)
 	e.good("by the next node, whose origin is silent", epoch(h.dir, list[2:], 2, 2, 0))
 	if strings.Contains(h.out.String(), "still waiting for the origins") {
@@ -813,6 +813,14 @@ func keptAway(e *env) {
 		e.Errorf("the next node has %d mounts: %+v", len(s.Mounts), s.Mounts)
 	}
 	h.quit()
+}
+
+// configure replaces the configuration at once: a node that starts just then would take one that is cut for an empty one, which
+// stands for the defaults.
+func (h *hearth) configure(text string) {
+	h.e.Helper()
+	next := h.config + ".next"
+	h.e.must(errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, h.config)), "replace the configuration")
 }
 
 // keptSpared has the node of hearth up killed, of which one of two mounts cannot be made again. The other one goes on.
@@ -947,14 +955,14 @@ func keptTooLong(e *env) {
 	e.good("before", epoch(h.dir, list, 1, 2, 0))
 	good, err := os.ReadFile(h.config)
 	e.must(err, "read the configuration")
-	e.must(os.WriteFile(h.config, []byte("nonsense: 1\n"), 0o600), "break the configuration")
+	h.configure("nonsense: 1\n")
 	began := time.Now()
 	e.must(syscall.Kill(h.status().PID, syscall.SIGKILL), "kill the node")
 	_, err = os.ReadDir(filepath.Join(h.dir, "not-asked-for-yet"))
 	if waited := time.Since(began); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ECONNABORTED) || waited < time.Second {
 		e.Errorf("after %v a reader gets %v, not an error once the patience of 2 s is over", waited, err)
 	}
-	e.must(os.WriteFile(h.config, good, 0o600), "mend the configuration")
+	h.configure(string(good))
 	e.eventually("the next node", func() bool {
 		s, err := h.client.Status(e.ctx)
 		return err == nil && len(s.Mounts) == 1
