@@ -66,7 +66,7 @@ type Info struct {
 	Appends            bool           // somebody has opened it to append to it
 	Object             *hearth.Object // the last one that was published and that Options.Published was told of; nil means none
 	Base               *hearth.Object // that, whoever was told of it, or the one that the draft changes; nil means none
-	Users              int            // that hold it
+	Users, Writers     int            // that hold it, and of those that can write it
 	Sent               int64          // bytes sent since the start, those that were sent again included
 	// Sending says that bytes of it are to go to the origin now, or those of the draft that its rename is to replace. Moved changes while they do; where they wait for their turn,
 	// while any draft's do.
@@ -124,6 +124,7 @@ type Draft struct {
 	under    *hearth.Object // whose bytes are between the extents: that one, or what was published since
 	journal  *os.File       // of ext, open with file
 	users    int            // handles
+	writers  int            // of those, that can write
 	appends  bool           // by one of them, now or before
 	pins     int            // those, and a publish that runs
 	seeds    int            // that keep the files, and no file open
@@ -183,6 +184,13 @@ func (d *Draft) Hold() error {
 	return nil
 }
 
+// Writes says that n more of those who hold it can write it; less, if n is negative.
+func (d *Draft) Writes(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.writers += n
+}
+
 // Append says that somebody has opened it to append to it: it grows, and may stay open for long.
 func (d *Draft) Append() {
 	d.mu.Lock()
@@ -226,6 +234,13 @@ func (d *Draft) unpin() { d.leave(&d.pins) }
 // both.
 func (d *Draft) leave(of *int) {
 	s := d.s
+	d.mu.Lock()
+	if of == &d.pins && d.pins > 1 { // whoever waits for a write that hangs is not to hold Store.mu
+		d.pins--
+		d.mu.Unlock()
+		return
+	}
+	d.mu.Unlock()
 	s.mu.Lock()
 	d.mu.Lock()
 	*of--
@@ -346,11 +361,13 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 	d.measureLocked(f)
 	done()
 	d.wroteLocked(min(off, d.size), off+int64(len(p))) // a disk that fails may have changed more than it says
-	d.size = max(d.size, end)
-	if off != d.next {
-		d.run = off
+	if n > 0 { // else nothing has grown, wherever it was to be written
+		d.size = max(d.size, end)
+		if off != d.next {
+			d.run = off
+		}
+		d.next = end
 	}
-	d.next = end
 	ahead := d.next >= d.wakeAt && !d.removed
 	if ahead {
 		d.wakeAt = math.MaxInt64
@@ -572,11 +589,20 @@ func (d *Draft) syncBytes() error {
 // Stage is the close of a draft with a temporary name: it is on the disk, as Sync has it, and stays there.
 func (d *Draft) Stage() error {
 	d.mu.Lock()
-	if d.state != Publishing {
+	was, staged := d.state, d.state != Publishing
+	if staged {
 		d.state, d.why, d.since, d.changed = Staged, "", d.s.o.Now(), true
 	}
 	d.mu.Unlock()
-	return d.Sync()
+	err := d.Sync()
+	if err != nil && staged && was != Staged {
+		d.mu.Lock()
+		if d.state == Staged { // the next close is not to think that it is on the disk
+			d.state, d.changed = was, true
+		}
+		d.mu.Unlock()
+	}
+	return err
 }
 
 // Info tells of the draft as it is now.
@@ -588,7 +614,7 @@ func (d *Draft) Info() Info {
 		sending, moved = r.silent.Load() == 0, r.progress()
 	}
 	return Info{Name: d.name, ID: d.id, Size: d.size, Attr: d.attr, State: d.state, Why: d.why, Since: d.since, Dirty: !d.isCleanLocked(),
-		Users: d.users, Untouched: d.gen == 1 && (!d.recovered && !d.left || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
+		Users: d.users, Writers: d.writers, Untouched: d.gen == 1 && (!d.recovered && !d.left || d.isBaseLocked()), Removed: d.removed || d.nameless, Conflict: d.beside, Appends: d.appends, Object: d.told, Base: d.base, Sent: d.sent.Load(),
 		File: d.path(".data"), Sending: sending, Moved: moved}
 }
 
@@ -764,6 +790,41 @@ func (d *Draft) Remove(ctx context.Context) error {
 		d.s.log("removed draft %s: %v: it is tried again", d.Info().Key, err)
 	}
 	return nil
+}
+
+// Restore gives a draft that Remove has taken the name from that name again, since what was to go with it did not. Whoever calls it has
+// held the draft since before; was is what it was then. It is syscall.EEXIST if another draft has the name by now.
+func (d *Draft) Restore(was Info) error {
+	if err := d.lock(d.s.ctx); err != nil { // Clean may be at it
+		return err
+	}
+	defer d.unlock()
+	d.s.mu.Lock()
+	d.mu.Lock()
+	at, taken := d.s.findLocked(d.name)
+	taken = taken && d.s.names[at] != d
+	gone := taken || d.gone || !d.removed
+	if !gone {
+		d.removed, d.held, d.changed = false, false, true
+		switch {
+		case was.State == Publishing: // it was stopped
+			d.setLocked(Opened, "")
+		case d.state != Published:
+			d.state, d.why, d.since = was.State, was.Why, was.Since
+		}
+		d.s.nameLocked(d)
+		d.s.ids[d.id], d.s.drafts[d] = d, struct{}{}
+	}
+	durable := d.durable
+	d.mu.Unlock()
+	d.s.mu.Unlock()
+	switch {
+	case taken:
+		return syscall.EEXIST
+	case gone:
+		return nil
+	}
+	return d.save(durable)
 }
 
 // syncNames makes the names in the draft's directory durable, if it is.

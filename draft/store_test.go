@@ -446,6 +446,44 @@ func TestTheCloseOfARemovedFile(t *testing.T) {
 	}
 }
 
+func TestANameThatIsGivenBack(t *testing.T) {
+	// A draft is removed, and what was to go with it did not: it has its name again, with all that the bucket has not got, also for the
+	// next process. Where another one has the name by now, or the draft is gone, nothing changes.
+	f, dir := newFake(part), t.TempDir()
+	s := open(t, options(dir, f))
+	d := create(t, s, "a", 1)
+	must(t, d.Hold())
+	write(t, d, []byte("hello"), 0)
+	was := d.Info()
+	must(t, d.Remove(t.Context()))
+	if _, err := d.Publish(t.Context()); !errors.Is(err, ErrRemoved) {
+		t.Fatal(err)
+	}
+	must(t, d.Restore(was))
+	if again, ok := s.Find(d.Info().Name); !ok || again != d || d.Info().Removed {
+		t.Fatal("it has no name", d.Info())
+	}
+	must(t, d.Restore(was)) // it has it
+	must(t, d.Remove(t.Context()))
+	create(t, s, "a", 2)
+	if err := d.Restore(was); !errors.Is(err, syscall.EEXIST) || !d.Info().Removed {
+		t.Fatal(err, d.Info())
+	}
+	other, _ := s.Find(Name{"link", "a"})
+	must(t, other.Remove(t.Context()))
+	must(t, d.Restore(was))
+	d.Release()
+	must(t, s.Close())
+
+	s = open(t, options(dir, f))
+	d, ok := s.Find(Name{"link", "a"})
+	if !ok {
+		t.Fatal("the next process has no draft")
+	}
+	published(t, d)
+	f.has(t, "a", []byte("hello"))
+}
+
 func TestAFullDisk(t *testing.T) {
 	// The file system itself is full: the write fails, Create and Sync fail, and when there is room again all goes on with what was there.
 	f, dir := newFake(part), hearthtest.Tmpfs(t, "size=256k")
@@ -464,8 +502,17 @@ func TestAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	size := d.Info().Size
+	if n, err := d.WriteAt([]byte("x"), 64<<20); n != 0 || !errors.Is(err, syscall.ENOSPC) || d.Info().Size != size {
+		t.Fatal(n, err, d.Info().Size) // what was not written makes no file larger
+	}
 	if err := d.Sync(); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
+	}
+	for range 2 { // each close tells of it
+		if err := d.Stage(); !errors.Is(err, syscall.ENOSPC) || d.Info().State == Staged {
+			t.Fatal(err, d.Info().State)
+		}
 	}
 	if _, err := d.Publish(t.Context()); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)

@@ -218,6 +218,29 @@ func TestAnImmutableLinkTakesNewNamesAlone(t *testing.T) {
 	if _, errno := w.open(a, syscall.O_RDONLY); errno != ok {
 		t.Error(errno)
 	}
+
+	// A name that somebody else has made, and this node does not know of, stays that one's.
+	w.bucket.put("d", "another's")
+	w.bucket.put("run/f", "another's")
+	made, handle = w.made("d.tmp", "ours")
+	w.release(made, handle)
+	w.is("rename over d", w.rename("d.tmp", "d", 0, 0), syscall.EPERM)
+	w.is("the bucket has", w.bucket.has("d"), "another's")
+	w.is("read", w.read(w.look("d.tmp")), "ours")
+	w.is("asked for again", w.doubted[len(w.doubted)-1], "d")
+	w.is("mkdir", w.mkdir("run.tmp"), ok)
+	var out gofuse.CreateOut
+	w.is("create", w.Create(nil, &gofuse.CreateIn{InHeader: gofuse.InHeader{NodeId: w.look("run.tmp")}, Flags: syscall.O_WRONLY}, "f", &out), ok)
+	w.is("close", w.flush(out.NodeId), ok)
+	w.release(out.NodeId, out.OpenOut.Fh)
+	w.is("rename a directory", w.rename("run.tmp", "run", 0, 0), syscall.EPERM)
+	w.is("the bucket has", w.bucket.has("run/f"), "another's")
+
+	// So does a directory.
+	w.is("mkdir", w.mkdir("new"), ok)
+	w.is("rmdir", w.rmdir("new", 0), syscall.EPERM)
+	w.bucket.put("theirs/", "")
+	w.is("mkdir", w.mkdir("theirs"), syscall.EEXIST)
 }
 
 func TestAFileThatIsChangedIsRenamed(t *testing.T) {

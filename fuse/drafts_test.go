@@ -28,7 +28,7 @@ func TestAHandleIsARow(t *testing.T) {
 	w.is("rows", w.held(node), 2)
 	w.release(node, second)
 	w.is("rows", w.held(node), 1)
-	third, _ := w.open(node, syscall.O_RDONLY)
+	third, _ := w.open(node, syscall.O_WRONLY)
 	w.is("a freed row is taken again", rowOf(third), rowOf(second))
 	w.release(node, first)
 	w.is("published", w.published(), "")

@@ -89,6 +89,9 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
+	if err == nil {
+		d.Writes(h.writers[id])
+	}
 	if err == nil && h.appends[id] {
 		d.Append()
 	}
@@ -134,6 +137,9 @@ func (h *handles) opened(x tableRow) (d *draft.Draft, err error) {
 		h.drafted[x.node] = true
 		if err := d.Hold(); err != nil {
 			return nil, err
+		}
+		if x.value&purposes != forReading {
+			d.Writes(1)
 		}
 		if x.value&purposes == forAppending {
 			d.Append()
@@ -226,8 +232,20 @@ func (h *handles) drop(node, handle uint64, writes bool) *draft.Draft {
 	d, _ := h.drafts.ID(node)
 	h.mu.Unlock()
 	if d != nil {
+		if writes {
+			d.Writes(-1)
+		}
 		d.Release()
 	}
 	h.table.clear(rowOf(handle))
 	return d
+}
+
+// releaseAll releases what is open when the connection has ended: of that the kernel sends no RELEASE any more.
+func (h *handles) releaseAll(release func(node, handle uint64, writes bool)) {
+	for row, x := range h.table.read() {
+		if x.kind == held {
+			release(x.node, handleOf(row, x), x.value&purposes != forReading)
+		}
+	}
 }

@@ -213,6 +213,9 @@ func (s *Server) serve(raw *gofuse.Server, unsubscribe, unhold func()) {
 	}
 	defer close(s.ended)
 	unsubscribe()
+	if s.files.write != nil {
+		s.files.handles.releaseAll(s.files.releasePlain)
+	}
 	s.files.news.close()
 	s.files.opens.close()
 	s.files.opens.table.close()

@@ -111,7 +111,7 @@ func (f *fileSystem) rename(ctx context.Context, in *gofuse.RenameIn, oldName, n
 	case err != nil && only && conflicts(err):
 		return fmt.Errorf("%w: %w", syscall.EEXIST, err)
 	case err != nil:
-		return err
+		return f.frozenTo(to, err)
 	}
 	if hidden != nil {
 		f.keep(ctx, oldDir, from)
@@ -136,7 +136,7 @@ func (f *fileSystem) due(to draft.Name, i *draft.Info) bool {
 func (f *fileSystem) leave(at draft.Name) {
 	f.write.w.Drafts.Below(at.Link, at.Key, func(d *draft.Draft) bool {
 		i := d.Info()
-		if (i.Key == at.Key || at.IsDir()) && i.Users == 0 && i.Dirty && !i.Removed && !i.Conflict && !f.staged(i.Name) {
+		if (i.Key == at.Key || at.IsDir()) && i.Writers == 0 && i.Dirty && !i.Removed && !i.Conflict && !f.staged(i.Name) {
 			f.write.w.Publish(d, i)
 		}
 		return i.Key == at.Key || at.IsDir()
@@ -376,6 +376,15 @@ func (f *fileSystem) moveDir(ctx context.Context, from, to draft.Name) error {
 	f.leave(to)
 	if errors.Is(err, draft.ErrPublished) {
 		return syscall.EXDEV
+	}
+	return f.frozenTo(to, err)
+}
+
+// frozenTo is the error of a rename: EPERM where the bucket had a name that this node did not know of, and the link is immutable.
+func (f *fileSystem) frozenTo(to draft.Name, err error) error {
+	if err != nil && conflicts(err) && f.frozen(to, true) != nil {
+		f.write.w.Doubted(context.Background(), to.Link, to.Key)
+		return fmt.Errorf("%w: %v", f.frozen(to, true), err)
 	}
 	return err
 }

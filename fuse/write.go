@@ -243,9 +243,9 @@ func (f *fileSystem) releasePlain(node, handle uint64, writes bool) {
 	}
 	i := d.Info()
 	switch {
-	case i.Users > 0 || !i.Dirty || i.Removed || i.Conflict:
+	case i.Writers > 0 || i.Users > 0 && !writes || !i.Dirty || i.Removed || i.Conflict:
 	case !f.staged(i.Name):
-		f.write.w.Publish(d, i)
+		f.write.w.Publish(d, i) // whoever reads on sends no FLUSH
 	case i.State != draft.Staged:
 		if err := d.Stage(); err != nil { // nothing was promised
 			f.o.complain(fmt.Sprintf("close %s: %v", i.Key, err))
@@ -402,7 +402,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 		return f.setKept(cancel, in, out)
 	}
 	if err := d.SetAttr(func(a *draft.Attr) { set(in, a) }); err != nil {
-		if i := d.Info(); sets && i.Users == 0 && !f.staged(i.Name) {
+		if i := d.Info(); sets && i.Writers == 0 && !f.staged(i.Name) {
 			f.write.w.Publish(d, i) // its size was changed, and nobody may close it later
 		}
 		return f.failed(r, err)
@@ -426,7 +426,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 // publishNow publishes a draft that truncate(2) made or changed: nobody may close it later.
 func (f *fileSystem) publishNow(cancel <-chan struct{}, in *gofuse.SetAttrIn, d *draft.Draft) gofuse.Status {
 	s := f.publish(cancel, &in.InHeader, d)
-	if i := d.Info(); !s.Ok() && i.Users == 0 && !i.Conflict && !f.staged(i.Name) {
+	if i := d.Info(); !s.Ok() && i.Writers == 0 && !i.Conflict && !f.staged(i.Name) {
 		f.write.w.Publish(d, i) // as after a close that failed
 	}
 	return s
@@ -578,20 +578,38 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 		f.keep(ctx, dir, at)
 		return f.remove(ctx, at.Link, at.Key)
 	}
-	if err := d.Remove(ctx); err != nil {
-		return err
+	return f.unlinkDraft(ctx, dir, name, at, d)
+}
+
+// unlinkDraft takes a draft's name away, and then what the bucket has under it. Where that fails the file is there as before, with what
+// the bucket has not got of it.
+func (f *fileSystem) unlinkDraft(ctx context.Context, dir uint64, name string, at draft.Name, d *draft.Draft) error {
+	was := d.Info()
+	if d.Hold() == nil { // so that its files stay meanwhile; else it is published, and just going
+		defer f.leave(at)
+		defer d.Release()
 	}
+	err := d.Remove(ctx)
 	i := d.Info() // now: nothing more is published
-	if i.Base == nil {
-		hidden, err := f.hidden(ctx, dir, name, &i)
-		if hidden == nil || err != nil {
-			return err // nil: the bucket never had it, nor a file whose place it took
-		}
-		f.keep(ctx, dir, at)
-		return f.removeHidden(ctx, hidden)
+	var hidden *hearth.Object
+	if err == nil && i.Base == nil {
+		hidden, err = f.hidden(ctx, dir, name, &i)
 	}
-	f.keep(ctx, dir, at)
-	return f.remove(ctx, at.Link, at.Key)
+	switch {
+	case err != nil:
+	case i.Base != nil:
+		f.keep(ctx, dir, at)
+		err = f.remove(ctx, at.Link, at.Key)
+	case hidden != nil: // else the bucket never had it, nor a file whose place it took
+		f.keep(ctx, dir, at)
+		err = f.removeHidden(ctx, hidden)
+	}
+	if err != nil {
+		if failed := d.Restore(was); failed != nil {
+			f.o.complain(fmt.Sprintf("give %s its name again, which could not be removed: %v", at.Key, failed))
+		}
+	}
+	return err
 }
 
 // orphan begins the draft of a file that somebody has open for writing and that is about to lose its name, to a rename or to nobody:
@@ -650,7 +668,11 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 		n, err = f.stageDir(asDir(at), in)
 	default:
 		made := f.news.make(in.NodeId, name)
-		err = f.mark(r, at, false)
+		err = f.mark(r, at, f.frozen(asDir(at), true) != nil)
+		if conflicts(err) {
+			f.write.w.Doubted(r, at.Link, at.Key+"/")
+			err = fmt.Errorf("%w: %w", syscall.EEXIST, err)
+		}
 		made() // what changes from now on is told: the name may be looked up before that
 		if err == nil {
 			n, err = f.tree.Lookup(r, dir, name)
@@ -725,6 +747,9 @@ func (f *fileSystem) rmdir(ctx context.Context, parent uint64, name string) erro
 		return syscall.ENOTEMPTY
 	case d != nil && d.Info().Object == nil:
 		return d.Remove(ctx)
+	}
+	if err := f.frozen(asDir(at), true); err != nil {
+		return err
 	}
 	empty := true
 	err = f.tree.ReadDir(ctx, n.ID, "", func(namespace.Node) bool { empty = false; return false })

@@ -64,6 +64,7 @@ func takenOver(t *testing.T, dir string, tree *fakeTree, bucket *fakeBucket, row
 	}
 	var err error
 	w.drafts, err = draft.Open(draft.Options{Dirs: []string{filepath.Join(dir, "drafts")}, Uploader: uploader, Base: bucket.base,
+		New:        func(string) bool { return w.frozen },
 		Conflict:   func(n draft.Name) draft.Name { return draft.Name{Link: n.Link, Key: n.Key + ".conflict"} },
 		Conflicted: func(_ *draft.Draft, was draft.Info, _ error) { w.doubted = append(w.doubted, was.Key) },
 		Published: func(d *draft.Draft, o hearth.Object) {
@@ -502,6 +503,102 @@ func TestUnlinkedFilesGoOn(t *testing.T) {
 		w.is("published behind", w.published(), "")
 		w.is("requests", w.bucket.requests(), "")
 		w.is("unlink again", w.unlinked("a", again63), ok)
+	}
+}
+
+func TestAFileThatCannotBeRemovedStays(t *testing.T) {
+	// The bucket refuses to delete a file, or does not answer: the file has its name still, and what the bucket has not got of it is
+	// published. Whoever has it open goes on with the file, not with one that has no name.
+	denied := func(_ context.Context, request string) error {
+		if strings.HasPrefix(request, "DELETE") {
+			return fs.ErrPermission
+		}
+		return nil
+	}
+	t.Run("open", func(t *testing.T) {
+		w := newWriter(t)
+		w.bucket.meets = denied
+		node, handle := w.opened("a", "hello", syscall.O_RDWR|syscall.O_APPEND)
+		w.is("write", w.put(node, 5, "!"), ok)
+		w.is("unlink", w.unlinked("a", 0), syscall.EACCES)
+		w.is("the name", w.look("a"), node)
+		w.is("write", w.put(node, 6, "?"), ok)
+		w.is("close", w.flush(node), ok)
+		w.is("the bucket has", w.bucket.has("a"), "hello!?")
+		w.release(node, handle)
+		w.is("drafts", len(w.drafts.All()), 0)
+	})
+	t.Run("waiting", func(t *testing.T) {
+		w := newWriter(t)
+		w.bucket.meets = func(ctx context.Context, request string) error {
+			if strings.HasPrefix(request, "PUT") {
+				return errors.New("away")
+			}
+			return denied(ctx, request)
+		}
+		node, handle := w.opened("a", "hello", syscall.O_RDWR|syscall.O_TRUNC)
+		w.is("write", w.put(node, 0, "bye"), ok)
+		w.is("close", w.flush(node), syscall.EIO)
+		w.release(node, handle)
+		w.behind = nil
+		w.is("unlink", w.unlinked("a", 0), syscall.EACCES)
+		w.is("read", w.read(w.look("a")), "bye")
+		w.bucket.meets = denied
+		w.is("published behind", w.published(), "a")
+		w.is("the bucket has", w.bucket.has("a"), "bye")
+		w.is("unlink", w.unlinked("a", 0), syscall.EACCES)
+		w.is("the bucket has", w.bucket.has("a"), "bye")
+	})
+	t.Run("and the process ends", func(t *testing.T) {
+		w := newWriter(t)
+		w.bucket.meets = denied
+		node, handle := w.opened("a", "hello", syscall.O_RDWR)
+		w.is("write", w.put(node, 0, "J"), ok)
+		w.is("unlink", w.unlinked("a", 0), syscall.EACCES)
+		w = w.next()
+		w.is("close", w.flush(node), ok)
+		w.is("the bucket has", w.bucket.has("a"), "Jello")
+		w.release(node, handle)
+	})
+}
+
+func TestWhatIsReadIsPublished(t *testing.T) {
+	// A file is emptied, or made, and nothing is written to it, while somebody reads it on: the bucket gets it when its last writer has
+	// gone, and not before.
+	w := newWriter(t)
+	node, reader := w.opened("a", "hello", syscall.O_RDONLY)
+	first, errno := w.open(node, syscall.O_WRONLY|syscall.O_TRUNC)
+	w.is("open", errno, ok)
+	second, errno := w.open(node, syscall.O_WRONLY)
+	w.is("open", errno, ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, first)
+	w.is("published behind", w.published(), "")
+	w.is("close", w.flush(node), ok)
+	w.release(node, second)
+	w.is("published behind", w.published(), "a")
+	w.is("the bucket has", w.bucket.has("a"), "")
+	w.is("read", w.read(node), "")
+	w.release(node, reader)
+	w.is("published behind", w.published(), "")
+	w.is("drafts", len(w.drafts.All()), 0)
+}
+
+func TestTheEndOfAConnectionReleasesWhatIsOpen(t *testing.T) {
+	// The connection is cut: the kernel sends no RELEASE any more. What was open is published, or kept, as after its last close.
+	w := newWriter(t)
+	node, _ := w.made("a", "hello")
+	_, errno := w.open(node, syscall.O_RDWR)
+	w.is("open", errno, ok)
+	staged, _ := w.made("b.tmp", "hello")
+	w.opened("c", "read", syscall.O_RDONLY)
+	w.handles.releaseAll(w.releasePlain)
+	w.is("published behind", w.published(), "a")
+	w.is("the bucket has", w.bucket.has("a"), "hello")
+	w.is("rows", w.held(node)+w.held(staged), 0)
+	all := w.drafts.All()
+	if len(all) != 1 || all[0].State != draft.Staged || all[0].Users != 0 {
+		t.Errorf("drafts: %+v", all)
 	}
 }
 

@@ -57,7 +57,7 @@ func (n *Node) openDrafts() (*draft.Store, error) {
 		return nil, err
 	}
 	dirs := n.disk.DraftDirs()
-	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.room, Published: n.published, Staged: n.stagedAs, Conflict: n.conflictName, Conflicted: n.conflicted,
+	s, err := draft.Open(draft.Options{Dirs: dirs, Uploader: n.publisher, Base: n.readBase, Room: n.room, Published: n.published, Staged: n.stagedAs, New: n.frozen, Conflict: n.conflictName, Conflicted: n.conflicted,
 		Log: func(line string) { n.events.Warn("drafts", "cause", line) }, Now: n.config.Clock})
 	if err != nil {
 		return nil, &admin.Error{Kind: admin.KindRefused, Message: err.Error(), Cause: err}
