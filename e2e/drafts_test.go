@@ -8,11 +8,13 @@ import (
 	"syscall"
 
 	"github.com/hearthfs/hearth/internal/faultproxy"
+	"github.com/hearthfs/hearth/node/admin"
+	"github.com/hearthfs/hearth/node/config"
 )
 
 // draftsVerb writes to a bucket that refuses: close fails, hearth drafts and status say why and what cures it, and the file is
 // there on the mount. Once the bucket takes writes, hearth drafts publish brings what was written. What somebody drops is gone,
-// and what it hid is seen again.
+// and what it hid is seen again. A file that cannot be removed stays, and one that is open as the connection is cut is published.
 func draftsVerb(e *env) {
 	o := e.origin()
 	// It has the size of what is written over it, and the mount does without auto_inval_data: else the kernel itself drops the pages
@@ -76,5 +78,37 @@ func draftsVerb(e *env) {
 	holds(in("new"), "written")
 	holds(filepath.Join(e.path("origin"), o.bucket, "new"), "written")
 	holds(filepath.Join(e.path("origin"), o.bucket, "old"), "before.")
+
+	// rm of a file that the bucket keeps. Who has it open goes on with that file.
+	f, err := os.OpenFile(in("new"), os.O_WRONLY|os.O_APPEND, 0)
+	e.must(err, "open a file")
+	_, err = f.WriteString(" on")
+	e.must(err, "write a file")
+	p.AddRule(faultproxy.Denied(faultproxy.Other))
+	if err := os.Remove(in("new")); !errors.Is(err, syscall.EACCES) {
+		e.Errorf("rm that the bucket refuses: %v", err)
+	}
+	p.ClearRules()
+	e.must(f.Close(), "close a file whose rm was refused")
+	holds(filepath.Join(e.path("origin"), o.bucket, "new"), "written on")
+
+	// What is open when the mount's connection is cut is published without a restart.
+	second := e.path("mnt-second")
+	e.must(os.MkdirAll(second, 0o755), "make a mount point")
+	_, err = h.client.Mount(e.ctx, admin.MountRequest{Mount: config.Mount{Dir: second}})
+	e.must(err, "mount once more")
+	open, err := os.Create(in("open"))
+	e.must(err, "make a file")
+	_, err = open.WriteString("written")
+	e.must(err, "write a file")
+	abortBelow(h.dir)
+	if err := open.Close(); err == nil {
+		e.Error("a close after the connection was cut says that the bucket has the file")
+	}
+	e.eventually("what was open", func() bool { all, err := h.client.Drafts(e.ctx); return err == nil && len(all) == 0 })
+	holds(filepath.Join(e.path("origin"), o.bucket, "open"), "written")
+	if out, code := e.run(e.hearth, "umount", "--dead"); code != 0 {
+		e.Errorf("umount --dead: exit %d: %s", code, out)
+	}
 	h.quit()
 }

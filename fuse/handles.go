@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -243,9 +244,12 @@ func (h *handles) drop(node, handle uint64, writes bool) *draft.Draft {
 
 // releaseAll releases what is open when the connection has ended: of that the kernel sends no RELEASE any more.
 func (h *handles) releaseAll(release func(node, handle uint64, writes bool)) {
-	for row, x := range h.table.read() {
-		if x.kind == held {
-			release(x.node, handleOf(row, x), x.value&purposes != forReading)
+	h.mu.Lock()
+	open, writers := maps.Clone(h.open), maps.Clone(h.writers)
+	h.mu.Unlock()
+	for node, n := range open {
+		for ; n > 0; n-- { // readers first
+			release(node, handleOf(-1, tableRow{}), n <= writers[node]) // its row goes with the table, which not every mount has
 		}
 	}
 }
