@@ -148,6 +148,60 @@ func TestScriptsOfRecipesAreCurrent(t *testing.T) {
 	}
 }
 
+func TestPurgingThePackageKeepsWhatWasWritten(t *testing.T) {
+	// Purging removes a cache directory and what enables the unit, but not a cache that still has drafts: it says where they are and what
+	// to do. What it does not know stays.
+	for name, c := range map[string]struct {
+		files []string
+		stays bool
+	}{
+		"a cache":                    {[]string{"hearth.json", "segments/1"}, false},
+		"one that was written once":  {[]string{"hearth.json", "segments/1", "drafts/"}, false},
+		"one with a draft":           {[]string{"hearth.json", "segments/1", "drafts/a.data", "drafts/a.json"}, true},
+		"drafts without their label": {[]string{"drafts/a.data"}, true},
+		"a directory of others":      {[]string{"file"}, true},
+	} {
+		root := t.TempDir()
+		cache, enabled := filepath.Join(root, "var/cache/hearth"), filepath.Join(root, "etc/systemd/system/multi-user.target.wants/hearth.service")
+		made := []string{enabled}
+		for _, f := range c.files {
+			made = append(made, cache+"/"+f)
+		}
+		for _, f := range made {
+			if err := os.MkdirAll(filepath.Dir(f), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(f, "/") {
+				continue
+			}
+			if err := os.WriteFile(f, []byte("text"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", "deploy/deb/postrm", "purge")
+		cmd.Env = append(os.Environ(), "DPKG_ROOT="+root)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		if _, err := os.Lstat(enabled); err == nil {
+			t.Errorf("%s: the unit is still enabled", name)
+		}
+		if _, err := os.Lstat(cache); (err == nil) != c.stays {
+			t.Errorf("%s: afterwards the directory: %v", name, err)
+		}
+		for _, f := range made[1:] {
+			if _, err := os.Lstat(f); c.stays && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		drafts := strings.Contains(strings.Join(c.files, " "), "drafts/a")
+		if said := strings.Contains(string(out), cache+"/drafts. Install hearth again"); said != drafts {
+			t.Errorf("%s: it says %q", name, out)
+		}
+	}
+}
+
 func TestDesignIsCurrent(t *testing.T) {
 	// DESIGN.md is read in half an hour: it has at most 15 KB and 25 terms. Each test that holds one of its ten
 	// invariants is in the package that it names, and each file of its paths is where it says.
