@@ -179,8 +179,9 @@ func (s *S3) probeWrites(ctx context.Context) (a WriteAbilities, err error) {
 }
 
 // ProbeWrites finds out whether all may be done that a writable mount does: it begins an upload below the prefix, lists its parts
-// and aborts it, and deletes an object that is not there. It writes nothing. The error is that of the first that
-// failed. If it is not "", the upload of the key left could not be aborted.
+// and the uploads of its key, aborts it, and deletes an object that is not there. It writes nothing. The error is that of the first
+// that failed; of a list of uploads, which some servers do not have, and of the deletion only a denial is one. If it is not "", the
+// upload of the key left could not be aborted.
 func (s *S3) ProbeWrites(ctx context.Context) (left string, err error) {
 	u := &hearth.Upload{Key: s.prefix + ".hearth-probe-" + rand.Text()}
 	id, err := s.Begin(ctx, u)
@@ -188,6 +189,9 @@ func (s *S3) ProbeWrites(ctx context.Context) (left string, err error) {
 		return "", err
 	}
 	_, err = s.Parts(ctx, u, id)
+	if _, e := s.Uploads(ctx, u.Key); errors.Is(e, fs.ErrPermission) { // how one is found of which the answer was lost
+		err = cmp.Or(err, e)
+	}
 	if e := s.Abort(context.WithoutCancel(ctx), u, id); e != nil {
 		left, err = u.Key, cmp.Or(err, e)
 	}

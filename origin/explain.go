@@ -97,8 +97,12 @@ func (e *Error) explainDenial(bucket string) (problem, cure string) {
 	if e.Op == "list" {
 		problem, cure = "listing is denied", "grant s3:ListBucket on arn:aws:s3:::"+bucket+" to these credentials"
 	}
-	if e.writes() {
-		problem, cure = "writing is denied", "grant s3:PutObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and s3:DeleteObject on arn:aws:s3:::"+bucket+"/* to these credentials"
+	uploads := "s3:ListBucketMultipartUploads on arn:aws:s3:::" + bucket
+	switch {
+	case e.Op == "uploads":
+		problem, cure = "listing unfinished uploads is denied", "grant "+uploads+" to these credentials"
+	case e.writes():
+		problem, cure = "writing is denied", "grant s3:PutObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and s3:DeleteObject on arn:aws:s3:::"+bucket+"/*, and "+uploads+", to these credentials"
 	}
 	said := strings.TrimSuffix(e.Message, ".")
 	switch strings.ToLower(said) {
@@ -131,7 +135,7 @@ func (e *Error) explainDenial(bucket string) (problem, cure string) {
 		return problem, curePays
 	}
 	if e.Op == "copy" {
-		cure += "; a copy needs s3:GetObject there, too, and of an object with tags s3:GetObjectTagging and s3:PutObjectTagging"
+		cure += "; a copy needs s3:GetObject on the objects, too, and of an object with tags s3:GetObjectTagging and s3:PutObjectTagging"
 	}
 	if isAWS(e.Endpoint) && !e.pays {
 		cure += "; if the bucket has its readers pay, set requester_pays: true"

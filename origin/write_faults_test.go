@@ -307,7 +307,7 @@ func TestRefusalsOfWritesAreNamed(t *testing.T) {
 		err  error
 		line string
 	}{
-		"403 AccessDenied":                        {fs.ErrPermission, "writing is denied; grant s3:PutObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and s3:DeleteObject on arn:aws:s3:::road/* to these credentials"},
+		"403 AccessDenied":                        {fs.ErrPermission, "writing is denied; grant s3:PutObject, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and s3:DeleteObject on arn:aws:s3:::road/*, and s3:ListBucketMultipartUploads on arn:aws:s3:::road, to these credentials"},
 		"403 QuotaExceeded":                       {syscall.EDQUOT, "the quota is used up (403 QuotaExceeded); raise"},
 		"400 XMinioAdminBucketQuotaExceeded Full": {syscall.EDQUOT, "the quota is used up (400 XMinioAdminBucketQuotaExceeded: Full)"},
 		"400 EntityTooLarge":                      {syscall.EFBIG, "set write.part_size"},

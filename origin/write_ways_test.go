@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -502,6 +503,54 @@ func TestDoctorsProbeLeavesNoMarker(t *testing.T) {
 	}
 	if says := s.Unheeded(); says != "" {
 		t.Errorf("of an origin that was never tried: %q", says)
+	}
+}
+
+func TestDoctorsProbeListsUploads(t *testing.T) {
+	// While its own upload is open, the probe lists those of its key: who may not is told which right that is, and the upload is aborted
+	// all the same. A server that lists none of them may be written as it is.
+	const told = "s3://b/: listing unfinished uploads is denied; grant s3:ListBucketMultipartUploads on arn:aws:s3:::b to these credentials"
+	for _, c := range []struct {
+		status     int
+		code, says string
+	}{{200, "", ""}, {403, "AccessDenied", told}, {501, "NotImplemented", ""}, {400, "InvalidArgument", ""}, {405, "MethodNotAllowed", ""}} {
+		b := newFakeBucket(t, "k")
+		var asked []string
+		b.odd = func(w http.ResponseWriter, r *http.Request, key string) bool {
+			q := r.URL.Query()
+			switch {
+			case r.Method == http.MethodPost:
+				asked = append(asked, "begin")
+				_, _ = io.WriteString(w, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+			case r.Method == http.MethodGet && q.Has("uploadId"):
+				_, _ = io.WriteString(w, "<ListPartsResult></ListPartsResult>")
+			case r.Method == http.MethodGet && q.Has("uploads"):
+				if !strings.HasPrefix(q.Get("prefix"), ".hearth-probe-") {
+					t.Errorf("it lists all below %q", q.Get("prefix"))
+				}
+				if asked = append(asked, "list"); c.status != http.StatusOK {
+					return fakeError(w, c.status, c.code, "")
+				}
+				_, _ = io.WriteString(w, "<ListMultipartUploadsResult></ListMultipartUploadsResult>")
+			case r.Method == http.MethodDelete && q.Has("uploadId"):
+				asked = append(asked, "abort")
+				w.WriteHeader(http.StatusNoContent)
+			case r.Method != http.MethodDelete:
+				return false
+			}
+			return true
+		}
+		left, err := b.open(t, Config{}).ProbeWrites(t.Context())
+		says := ""
+		if err != nil {
+			says = Explain(err)
+		}
+		if left != "" || says != c.says {
+			t.Errorf("%d: %q, %v: %s", c.status, left, err, says)
+		}
+		if got := strings.Join(slices.Compact(asked), ", "); got != "begin, list, abort" {
+			t.Errorf("%d: asked %s", c.status, got)
+		}
 	}
 }
 

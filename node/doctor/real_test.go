@@ -223,7 +223,8 @@ func TestALookThatIsInterrupted(t *testing.T) {
 
 func TestRightsToWrite(t *testing.T) {
 	// Of a link that is written doctor tries whether it may be: all is well; an upload may not be begun; it may not be aborted,
-	// and is named; nothing may be deleted. Other links are not tried, and nothing is left where it may be taken away.
+	// and is named; unfinished uploads may not be listed, or the server lists none; nothing may be deleted. Other links are not
+	// tried, and nothing is left where it may be taken away.
 	server, proxy := server(t)
 	denied := func(verb, match string) *faultproxy.Rule {
 		return &faultproxy.Rule{Verb: verb, Match: match, Status: 403, Code: "AccessDenied"}
@@ -237,6 +238,8 @@ func TestRightsToWrite(t *testing.T) {
 		"well":        {"through", nil, []verdict{{"writes", OK, "begun and aborted", ""}}},
 		"no upload":   {"through", denied(faultproxy.Other, "?uploads"), []verdict{{"writes", Fail, "writing is denied", "s3:PutObject"}}},
 		"no abort":    {"through", denied(faultproxy.Other, "uploadId"), []verdict{{"writes", Fail, "p/.hearth-probe-", "s3:AbortMultipartUpload"}}},
+		"no list":     {"through", denied(faultproxy.List, "max-uploads"), []verdict{{"writes", Fail, "listing unfinished uploads is denied", "s3:ListBucketMultipartUploads"}}},
+		"none listed": {"through", &faultproxy.Rule{Verb: faultproxy.List, Match: "max-uploads", Status: 501, Code: "NotImplemented"}, []verdict{{"writes", OK, "begun and aborted", ""}}},
 		"no delete":   {"through", &faultproxy.Rule{Verb: faultproxy.Other, Match: ".hearth-probe-", Skip: 2, Status: 403, Code: "AccessDenied"}, []verdict{{"writes", Fail, "writing is denied", "s3:DeleteObject"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
