@@ -82,6 +82,7 @@ type Info struct {
 type Draft struct {
 	s      *Store
 	id     uint64
+	link   string // of its name, for ever
 	dir    string
 	random string // 128 bits in hex, the beginning of all tokens, and the files' name
 
@@ -168,6 +169,9 @@ type Draft struct {
 
 // ErrRemoved says that a draft was removed or replaced, and is not published.
 var ErrRemoved = errors.New("the draft was removed") // not fs.ErrNotExist: that is an upload's
+
+// Link is the link of its name, which no rename changes. It waits for nobody.
+func (d *Draft) Link() string { return d.link }
 
 // Hold is one handle more. It is syscall.ESTALE if the draft was published and has gone since it was found, or was
 // removed while nobody held it.

@@ -322,7 +322,7 @@ func (s *Store) take(dir string, e entry) {
 }
 
 func (s *Store) draft(dir string, id uint64, n Name) *Draft {
-	return &Draft{s: s, id: id, dir: dir, name: n, busy: make(chan struct{}, 1), gen: 1, wakeAt: firstWake}
+	return &Draft{s: s, id: id, link: n.Link, dir: dir, name: n, busy: make(chan struct{}, 1), gen: 1, wakeAt: firstWake}
 }
 
 // Create makes a draft without a base. Nobody holds it yet. It is syscall.EEXIST if a draft that is not published has

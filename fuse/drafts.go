@@ -2,7 +2,9 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hearthfs/hearth"
@@ -14,6 +16,9 @@ import (
 type Writing struct {
 	// Drafts are the files that are being written. No other mount shows them.
 	Drafts *draft.Store
+	// Writes tells whether the mount changes a link: of any other one that it shows nothing is written, EROFS, and no draft is seen.
+	// nil means that it changes all.
+	Writes func(link string) bool
 	// Keys tells what names mean at the origin.
 	Keys Keys
 	// Uploader is the origin of a link, for what is no draft: markers of directories, and deletions.
@@ -64,16 +69,111 @@ var _ Keys = (*namespace.Tree)(nil)
 // got it. A draft's Node has no version: its bytes are in its file.
 type drafted struct {
 	Tree
-	w *Writing
+	w writing
 }
 
-// where is what the names in a directory mean. A directory that is a draft is not in the tree.
+// writing is a Writing whose drafts are those of the mount.
+type writing struct {
+	*Writing
+	Drafts ours
+}
+
+// ours are the drafts of the links that a mount changes. Those of others are another mount's, even where that has given a draft the
+// id of a file that this mount shows.
+type ours struct {
+	*draft.Store
+	writes func(link string) bool // nil means all
+}
+
+func newDrafted(t Tree, w *Writing) *drafted {
+	return &drafted{t, writing{w, ours{w.Drafts, w.Writes}}}
+}
+
+func (o ours) changes(link string) bool { return o.writes == nil || o.writes(link) }
+
+// ID is the store's.
+func (o ours) ID(id uint64) (*draft.Draft, bool) {
+	d, ok := o.Store.ID(id)
+	if !ok || !o.changes(d.Link()) {
+		return nil, false
+	}
+	return d, true
+}
+
+// Find is the store's.
+func (o ours) Find(at draft.Name) (*draft.Draft, bool) {
+	if !o.changes(at.Link) {
+		return nil, false
+	}
+	return o.Store.Find(at)
+}
+
+// Below is the store's.
+func (o ours) Below(link, prefix string, each func(*draft.Draft) bool) {
+	if o.changes(link) {
+		o.Store.Below(link, prefix, each)
+	}
+}
+
+// Create is the store's.
+func (o ours) Create(at draft.Name, id uint64, a draft.Attr) (*draft.Draft, error) {
+	if !o.changes(at.Link) {
+		return nil, syscall.EROFS
+	}
+	return o.Store.Create(at, id, a)
+}
+
+// Change is the store's.
+func (o ours) Change(base *hearth.Object, id uint64, a draft.Attr) (*draft.Draft, error) {
+	if !o.changes(base.Link) {
+		return nil, syscall.EROFS
+	}
+	return o.Store.Change(base, id, a)
+}
+
+// changes reports whether the mount changes a link that it shows.
+func (t *drafted) changes(link string) bool { return t != nil && t.w.Drafts.changes(link) }
+
+// mayChange is syscall.EROFS for a node of a link that the mount does not change. Directories that links make are any mount's.
+func (t *drafted) mayChange(n *namespace.Node) error {
+	link := n.Object.Link
+	if n.Dir {
+		var err error
+		if link, _, _, err = t.where(n.ID); err != nil && !errors.Is(err, syscall.EROFS) {
+			return nil
+		}
+	}
+	if !t.changes(link) {
+		return syscall.EROFS
+	}
+	return nil
+}
+
+// readOnly reports whether a file is of a link that the mount does not change.
+func (f *fileSystem) readOnly(id uint64) bool {
+	if f.write == nil {
+		return true
+	}
+	if f.write.w.Writes == nil {
+		return false
+	}
+	if _, ok := f.isDraft(id); ok {
+		return false
+	}
+	rec, err := f.record(context.Background(), id) // nobody is asked
+	return err == nil && !f.write.changes(rec.node.Object.Link)
+}
+
+// where is what the names in a directory mean. A directory that is a draft is not in the tree. The error is syscall.EROFS for one of a
+// link that the mount does not change: its names are the tree's.
 func (t *drafted) where(dir uint64) (link, prefix string, inTree bool, err error) {
 	if d, ok := t.w.Drafts.ID(dir); ok {
 		i := d.Info()
 		return i.Link, i.Key, false, nil
 	}
-	link, prefix, err = t.w.Keys.DirKey(dir)
+	if link, prefix, err = t.w.Keys.DirKey(dir); err == nil && !t.changes(link) {
+		err = syscall.EROFS
+	}
 	return link, prefix, true, err
 }
 

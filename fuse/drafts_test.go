@@ -458,3 +458,66 @@ func TestListingsHoldDrafts(t *testing.T) {
 	w.is("for how long", out.EntryTimeout()+out.AttrTimeout(), time.Duration(0))
 	w.release(node, handle)
 }
+
+func TestALinkThatTheMountDoesNotWrite(t *testing.T) {
+	// A writable mount shows a link that it does not write, as links below a mount of several: each change of it is EROFS, by new and
+	// old names, ids and handles. What another mount writes there is not seen, even where its draft has the id of a file. The bucket is
+	// asked for nothing, and this node's disk gets nothing.
+	w := newWriter(t)
+	w.tree.putObject(w.bucket.put("a", "hello"), 0)
+	w.tree.putObject(w.bucket.put("d/x", "deep"), 0)
+	a, dir := w.look("a"), w.look("d")
+	old, errno := w.open(a, syscall.O_RDWR) // as in the process before, whose configuration was another one
+	w.is("open", errno, ok)
+	drafts, was := len(w.drafts.All()), w.read(a)
+	readOnly := func(on bool) {
+		w.write.w.Writes = func(link string) bool { return !on && link == "fake" }
+		w.write = newDrafted(w.write.Tree, w.write.w.Writing)
+		w.fileSystem.tree, w.handles.drafts = w.write, w.write.w.Drafts
+	}
+	refused := func() {
+		t.Helper()
+		for _, flags := range []uint32{syscall.O_WRONLY, syscall.O_RDWR, syscall.O_RDWR | syscall.O_TRUNC, syscall.O_TRUNC, syscall.O_WRONLY | syscall.O_APPEND} {
+			_, errno := w.open(a, flags)
+			w.is("open for writing", errno, syscall.EROFS)
+		}
+		for _, name := range []string{"a", "b", "new", "x.tmp"} {
+			_, _, errno := w.create(name, syscall.O_WRONLY|syscall.O_TRUNC, 0)
+			w.is("create "+name, errno, syscall.EROFS)
+			w.is("unlink "+name, w.unlinked(name, 0), syscall.EROFS)
+			w.is("mkdir "+name, w.mkdir(name), syscall.EROFS)
+			w.is("rename "+name, w.rename(name, "c", 0, 0), syscall.EROFS)
+		}
+		w.is("unlink deep", w.rm(dir, "x"), syscall.EROFS)
+		w.is("rmdir", w.rmdir("d", 0), syscall.EROFS)
+		w.is("truncate to 0", w.set(a, gofuse.FATTR_SIZE, 0, 0), syscall.EROFS)
+		w.is("truncate", w.set(a, gofuse.FATTR_SIZE, 1, 0), syscall.EROFS)
+		w.is("write by an old handle", w.put(a, 0, "J"), syscall.EROFS)
+		w.is("read", w.read(a), was)
+		w.is("attributes", w.attrOf(a), "100644 5")
+		w.is("the names", w.names(1), "a d/")
+		w.is("the draft of another", w.look("b"), uint64(0))
+		w.is("requests", w.bucket.requests(), "")
+	}
+	w.bucket.requests()
+	readOnly(true)
+	refused()
+	w.is("drafts", len(w.drafts.All()), drafts)
+	for id, name := range map[uint64]string{a: "a", 1000: "b"} { // it empties the one, and makes the other
+		if _, err := w.drafts.Create(draft.Name{Link: "fake", Key: name}, id, draft.Attr{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused()
+	handle, errno := w.open(a, syscall.O_RDONLY)
+	w.is("open for reading", errno, ok)
+	w.release(a, handle)
+	w.release(a, old)
+	w.is("published behind", w.published(), "")
+	for _, i := range w.drafts.All() {
+		w.is("who has "+i.Key+" open", i.Users, 0)
+	}
+	readOnly(false)
+	w.is("the draft of a link that is written", w.look("b"), uint64(1000))
+	w.is("another link's", w.write.changes("another"), false)
+}

@@ -105,9 +105,9 @@ func newFileSystem(o *Options) *fileSystem {
 		grace:         grace,
 	}
 	if o.Writing != nil {
-		f.write = &drafted{o.Tree, o.Writing}
+		f.write = newDrafted(o.Tree, o.Writing)
 		f.tree = f.write
-		f.handles = handles{drafts: o.Writing.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}, drafted: map[uint64]bool{}}
+		f.handles = handles{drafts: f.write.w.Drafts, open: map[uint64]int{}, writers: map[uint64]int{}, appends: map[uint64]bool{}, drafted: map[uint64]bool{}}
 	}
 	return f
 }
@@ -213,7 +213,7 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *
 	if err != nil {
 		return f.status(r, err)
 	}
-	if known && f.write == nil && n.Object.Version != rec.node.Object.Version {
+	if known && !f.write.changes(n.Object.Link) && n.Object.Version != rec.node.Object.Version {
 		n = rec.node // a writable mount beside has changed the file in place: who has it open here goes on with the old one
 	} else if !n.Dir && !isOfDraft(&n) {
 		f.keepRecord(id, &record{node: n, until: now.Add(n.TTL)})

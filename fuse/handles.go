@@ -18,7 +18,7 @@ import (
 // over knows of it, and the number of the kernel's request, which tells the open from others that had that row: the kernel may ask a
 // second time (FUSE_UNIQUE_RESEND) for a RELEASE when the row is another open's, and for an open that has its row.
 type handles struct {
-	drafts *draft.Store
+	drafts ours
 	table  *table
 
 	mu      sync.Mutex      // guards what follows, and keeps a draft from beginning between a look for it and its hold

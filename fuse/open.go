@@ -22,7 +22,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse
 	r := f.request(cancel, &in.InHeader)
 	defer r.finish()
 	switch {
-	case writes(in.Flags) && f.write == nil:
+	case writes(in.Flags) && f.readOnly(in.NodeId):
 		return gofuse.EROFS
 	case in.Flags&syscall.O_TRUNC != 0: // whatever the name means by now
 		return f.failed(r, f.openPlain(r, in, out))

@@ -476,6 +476,9 @@ func (f *fileSystem) setKept(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *
 	if err != nil {
 		return f.failed(r, err)
 	}
+	if err := f.write.mayChange(&n); err != nil {
+		return f.failed(r, err)
+	}
 	a := f.draftAttr(&n)
 	was := a
 	set(in, &a)

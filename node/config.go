@@ -215,18 +215,51 @@ func (c *Config) linkOf(m Mount) int {
 func (c *Config) Written() []Link {
 	all := slices.Clone(c.Links)
 	for _, m := range c.Mounts {
-		if i := c.linkOf(m); i >= 0 && writes(m, c.Links[i]).Write == config.WriteThrough {
+		i := c.linkOf(m)
+		if below := linksBelow(c.Links, m.Prefix); i < 0 && len(below) == 1 {
+			i = slices.IndexFunc(c.Links, func(l Link) bool { return l.Path == below[0].Path })
+		}
+		if i >= 0 && writes(m, c.Links[i]).Write == config.WriteThrough {
 			all[i].Write = config.WriteThrough
 		}
 	}
 	return all
 }
 
+// linksBelow returns the links that a mount above them shows.
+func linksBelow(links []Link, prefix string) (below []Link) {
+	for _, l := range links {
+		if _, ok := belowPath(cleanPath(l.Path), cleanPath(prefix)); ok {
+			below = append(below, l)
+		}
+	}
+	return below
+}
+
+// writesAbove returns a mount above links with what they say of writing where it says nothing, and the origin of the one that says
+// it. It writes those that say so themselves, or the only one: its word is for no others.
+func writesAbove(m Mount, below []Link) (Mount, string, error) {
+	i := max(0, slices.IndexFunc(below, func(l Link) bool { return l.Write == config.WriteThrough }))
+	m = writes(m, below[i])
+	if m.Write == config.WriteThrough && below[i].Write != config.WriteThrough && len(below) > 1 {
+		return m, "", &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: it shows several links, and none says that it is written: say write: through of those that are to be, such as %s, or mount each by itself", m.Dir, cleanPath(below[0].Path))}
+	}
+	return m, below[i].Origin.URL, nil
+}
+
 // checkMount compares what a mount asks for with the link that it lies in, if there is one.
 func (c *Config) checkMount(m Mount) error {
 	i := c.linkOf(m)
 	if i < 0 {
-		return nil
+		below := linksBelow(c.Links, m.Prefix)
+		if len(below) == 0 {
+			return nil
+		}
+		m, url, err := writesAbove(m, below)
+		if err != nil {
+			return err
+		}
+		return checkWrites(m, "mount "+m.Dir, url)
 	}
 	of := c.Links[i]
 	if err := checkWrites(writes(m, of), "mount "+m.Dir, of.Origin.URL); err != nil {

@@ -96,19 +96,22 @@ func (n *Node) publisher(link string) (hearth.Uploader, error) {
 
 // writing is what a writable mount needs.
 func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
-	if _, err := n.uploader(x.link.name); err != nil {
-		return nil, usage("mount %s: %v", x.Dir, err)
-	}
-	for _, other := range n.mounts.served() {
-		if other != x && other.Write != "" && other.link == x.link {
-			return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s is a writable mount of the same origin: a node has one, and read-only ones (ro) beside it", x.Dir, other.Dir)}
+	x.writes = n.links.written(x)
+	for link := range x.writes {
+		if _, err := n.uploader(link); err != nil {
+			return nil, usage("mount %s: %v", x.Dir, err)
+		}
+		for _, other := range n.mounts.served() {
+			if other != x && other.writes[link] {
+				return nil, &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: %s is a writable mount of the same origin: a node has one, and read-only ones (ro) beside it", x.Dir, other.Dir)}
+			}
 		}
 	}
 	store, err := n.openDrafts()
 	if err != nil {
 		return nil, err
 	}
-	return &fuse.Writing{Drafts: store, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
+	return &fuse.Writing{Drafts: store, Writes: func(link string) bool { return x.writes[link] }, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
 		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 

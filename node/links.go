@@ -267,6 +267,44 @@ func (ls *links) forMount(p string) (*link, error) {
 	return found, nil
 }
 
+// writes returns a mount, of which link holds the rules, with what its links say of writing where it says nothing, and the origin of
+// the one that says it.
+func (ls *links) writes(m Mount, link *link) (Mount, string, error) {
+	if _, lies := belowPath(m.Prefix, link.Path); lies {
+		return writes(m, link.Link), link.Origin.URL, nil
+	}
+	return writesAbove(m, ls.below(m.Prefix, link))
+}
+
+// below returns the links that decide whether a mount above them is written: those of the configuration. Others come later, and do not
+// change what a mount is; without any it is the first that has come.
+func (ls *links) below(prefix string, first *link) []Link {
+	all := ls.list()
+	var configured []Link
+	for _, l := range all[:min(ls.configured, len(all))] {
+		configured = append(configured, l.Link)
+	}
+	if below := linksBelow(configured, prefix); len(below) > 0 {
+		return below
+	}
+	return []Link{first.Link}
+}
+
+// written returns the names of the links that a writable mount changes: of those that it shows the ones that say so themselves, and the
+// one that it lies in, or the only one. A link that is made at run time says nothing: only its own mounts change it.
+func (ls *links) written(x *mounted) map[string]bool {
+	all := map[string]bool{}
+	for _, l := range ls.list() {
+		if _, shows := belowPath(l.Path, x.Prefix); shows && l.Write == config.WriteThrough {
+			all[l.name] = true
+		}
+	}
+	if _, lies := belowPath(x.Prefix, x.link.Path); lies || len(ls.below(x.Prefix, x.link)) == 1 {
+		all[x.link.name] = true
+	}
+	return all
+}
+
 // covering returns the link whose origin holds what o names, and o's path within it.
 func (ls *links) covering(o Origin) (found *link, rest string) {
 	for _, l := range ls.list() {

@@ -43,11 +43,12 @@ type mounts struct {
 type mounted struct {
 	Mount
 	link   *link
-	id     string       // at the keeper
-	kept   *fuse.Kept   // of a mount that is taken over, else nil
-	keeps  atomic.Bool  // the keeper has it
-	drains bool         // the next node would not be asked for what this one has taken; never changed once it stands
-	server *fuse.Server // nil until the mount stands
+	writes map[string]bool // the names of the links that it changes, if it is writable; never changed once it stands
+	id     string          // at the keeper
+	kept   *fuse.Kept      // of a mount that is taken over, else nil
+	keeps  atomic.Bool     // the keeper has it
+	drains bool            // the next node would not be asked for what this one has taken; never changed once it stands
+	server *fuse.Server    // nil until the mount stands
 	gone   chan struct{}
 	lost   chan struct{} // closed when another mount takes its Dir
 }
@@ -121,8 +122,11 @@ func (n *Node) mount(ctx context.Context, x *mounted, r admin.MountRequest, at *
 	if x.link, err = n.links.forMount(x.Prefix); err != nil {
 		return err
 	}
-	x.Mount = writes(x.Mount, x.link.Link)
-	if err := checkWrites(x.Mount, "mount "+x.Dir, x.link.Origin.URL); err != nil {
+	var of string
+	if x.Mount, of, err = n.links.writes(x.Mount, x.link); err != nil {
+		return err
+	}
+	if err := checkWrites(x.Mount, "mount "+x.Dir, of); err != nil {
 		return err
 	}
 	if err := checkFreshness(x.Mount, x.link.freshness, x.link.Path); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,106 @@ func TestWhichLinksAreWritten(t *testing.T) {
 	}
 	if got != "/ /bthrough /cthrough " || config.Links[1].Write != "" {
 		t.Errorf("%s, and the configuration %+v", got, config.Links)
+	}
+}
+
+func TestAMountOfSeveralLinksWritesThoseThatSaySo(t *testing.T) {
+	// A mount above several links changes those that say write: through, in whatever order they stand, and is read-only if none does.
+	// Its own word is for the link that it lies in, or the only one, and for no other: not for one below, nor for one that is made at
+	// run time, nor for a directory.
+	_, _, c := outage(t, "immutable")
+	dir := Origin{URL: "file://" + t.TempDir()}
+	at := func(path, write string) Link {
+		l := c.Links[0]
+		l.Path, l.Write = path, write
+		return l
+	}
+	data, results, files := at("/data", ""), at("/results", "through"), Link{Path: "/files", Origin: dir, Freshness: "immutable"}
+	none := "mount /mnt: it shows several links, and none says that it is written: say write: through of those that are to be, such as /data, or mount each by itself"
+	for name, x := range map[string]struct {
+		links  []Link
+		m      Mount
+		writes string
+		says   string
+	}{
+		"one of three":          {[]Link{data, files, results}, Mount{}, "/results", ""},
+		"the other way":         {[]Link{results, files, data}, Mount{Write: "through"}, "/results", ""},
+		"none":                  {[]Link{data, files}, Mount{}, "", ""},
+		"none, and it asks":     {[]Link{data, files}, Mount{Options: []string{"rw"}}, "", none},
+		"none, read-only":       {[]Link{results, data}, Mount{Options: []string{"ro"}}, "", ""},
+		"both":                  {[]Link{results, at("/data", "through")}, Mount{}, "/data /results", ""},
+		"the only one":          {[]Link{data}, Mount{Write: "through"}, "/data", ""},
+		"above, and a link":     {[]Link{at("/", "through"), data}, Mount{}, "/", ""},
+		"below a link":          {[]Link{at("/", ""), results, data}, Mount{Write: "through"}, "/ /results", ""},
+		"the link's word":       {[]Link{at("/", ""), results}, Mount{}, "", ""},
+		"the one that it is of": {[]Link{at("/", "through"), data, results}, Mount{Prefix: "/data/x", Write: "through"}, "/data", ""},
+		"how it opens files":    {[]Link{data, results}, Mount{Open: "none"}, "", "open=none is for read-only mounts"},
+		"the only directory":    {[]Link{files}, Mount{Write: "through"}, "", "cannot be written, only buckets can"},
+	} {
+		x.m.Dir = "/mnt"
+		config := Config{Links: x.links, Mounts: []Mount{x.m}}
+		if err := config.Validate(); (err == nil) != (x.says == "") || err != nil && !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: the configuration: %v", name, err)
+		}
+		n := start(t, "", func(o *Config) { o.Links, o.Cache = x.links, c.Cache })
+		if _, _, err := n.linkTo(t.Context(), admin.MountRequest{Origin: &Origin{URL: "file://" + t.TempDir()}, Mount: Mount{Freshness: "immutable"}}); err != nil {
+			t.Fatal(err)
+		}
+		m := &mounted{Mount: x.m}
+		m.Prefix = cleanPath(m.Prefix)
+		link, err := n.links.forMount(m.Prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := ""
+		m.link = link
+		if m.Mount, of, err = n.links.writes(m.Mount, link); err == nil {
+			err = checkWrites(m.Mount, "mount /mnt", of)
+		}
+		if (err == nil) != (x.says == "") || err != nil && !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var written []string
+		if err == nil && m.Write != "" {
+			m.writes = n.links.written(m)
+			n.mounts.left[m] = true
+			for _, l := range n.links.list() {
+				if !m.writes[l.name] {
+					continue
+				}
+				_, err := n.writing(&mounted{Mount: Mount{Dir: "/2", Prefix: l.Path, Write: "through"}, link: l})
+				if admin.KindOf(err) != admin.KindRefused || !strings.Contains(err.Error(), "mount /2: /mnt is a writable mount of the same origin") {
+					t.Errorf("%s: a second mount of %s: %v", name, l.Path, err)
+				}
+			}
+			delete(n.mounts.left, m)
+			w, err := n.writing(m)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			for _, l := range n.links.list() {
+				if w.Writes(l.name) {
+					written = append(written, l.Path)
+				}
+			}
+		}
+		slices.Sort(written)
+		if got := strings.Join(written, " "); got != x.writes {
+			t.Errorf("%s: it writes %q, expected %q", name, got, x.writes)
+		}
+		tried := ""
+		for _, l := range config.Written() {
+			if l.Write != "" && x.says == "" && slices.Contains(written, l.Path) {
+				tried += l.Path
+			}
+		}
+		if want := strings.ReplaceAll(x.writes, " ", ""); x.says == "" && len(tried) != len(want) {
+			t.Errorf("%s: doctor tries %q", name, tried)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
