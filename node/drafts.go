@@ -294,11 +294,11 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 			switch {
 			case errors.Is(err, draft.ErrRenamed): // who renamed it sees to it
 				return nil
-			case err == nil || n.ctx.Err() != nil || i.Removed || i.Users > 0:
+			case err == nil || n.ctx.Err() != nil || i.Removed:
 				return nil
 			}
 			n.keptHere(d, before, err)
-			if i.State == draft.Failed {
+			if i.State == draft.Failed || i.Users > 0 { // whoever closes it tries again, and publishOpen
 				return nil
 			}
 			select {
@@ -527,18 +527,27 @@ func (n *Node) publishStaged(s *draft.Store) {
 // it had.
 const largeLog = 64 << 20
 
+// isLog reports whether a draft is published while it is open, however often that fails.
+func (n *Node) isLog(i *draft.Info) bool {
+	l := n.links.named(i.Link)
+	return i.Appends && i.Users > 0 && !i.Conflict && l != nil && l.Staging.Interval() > 0 && !n.staged(i.Name)
+}
+
 // publishOpen publishes what is appended to and stays open: other nodes read a log while it is written.
 func (n *Node) publishOpen(s *draft.Store) {
 	for _, i := range s.All() {
 		d, ok := s.ID(i.ID)
 		l := n.links.named(i.Link)
-		if !ok || l == nil || l.Staging.Interval() == 0 {
+		if !ok || l == nil {
 			continue
 		}
 		age, every := n.now().Sub(i.Since), l.Staging.Interval()
+		if i.State == draft.Failed { // a key may be rotated, and a quota full for a moment
+			every = max(every, publishLate)
+		}
 		switch {
-		case !i.Appends || i.Users == 0 || !i.Dirty || i.Removed || i.Conflict || n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 || age < every:
-		case i.State != draft.Opened && (i.State != draft.Waiting || age%every >= tendEvery): // what failed is tried again as often
+		case !n.isLog(&i) || !i.Dirty || i.Removed || n.drafts.behindOf(i.File, 0) > 0 || age < every:
+		case i.State != draft.Opened && (i.State != draft.Waiting && i.State != draft.Failed || age%every >= tendEvery): // what failed is tried again as often
 		case i.Object != nil && i.Size >= largeLog && i.Size < i.Object.Size+i.Object.Size/10:
 		default:
 			n.publishBehind(d, i)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -148,6 +149,69 @@ func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
 		t.Error("it is published, though publish_every is 0")
 	}
 	kept.Release()
+}
+
+func TestALogThatIsRefusedOnceIsPublishedLater(t *testing.T) {
+	// The bucket refuses a log that is open: the log says so, and status as of what is tried again by itself. A minute later, or after
+	// publish_every if that is longer, it is tried again, until the bucket has it. Another file that is open is not tried.
+	for every, again := range map[time.Duration]time.Duration{0: time.Minute, 5 * time.Minute: 5 * time.Minute} {
+		s, p, c := outage(t, "immutable")
+		var late atomic.Int64
+		var log lines
+		began := time.Now()
+		n := start(t, "", func(o *Config) {
+			c.with(o)
+			o.Links[0].Staging.Every = every
+			o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			o.Clock = func() time.Time { return began.Add(time.Duration(late.Load())) }
+		})
+		d, model := written(t, n, "log", "one", 0), written(t, n, "model", "half", 0)
+		d.Append()
+		store, all := n.drafts.store.Load(), client(t, n)
+		tick := func(more time.Duration, failures int64) {
+			t.Helper()
+			late.Add(int64(more))
+			n.publishOpen(store)
+			if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.drafts.behindOf(d.Info().File, 0) == 0 }) {
+				t.Fatal("it does not end")
+			}
+			if got := n.Status(t.Context()).Drafts.Failures; got != failures {
+				t.Fatalf("after %v more %d requests failed, expected %d", more, got, failures)
+			}
+		}
+		refusesWrites(p)
+		tick(again, 1)
+		if got := draftsOf(t, all)["/log"]; d.Info().State != draft.Failed || got.State != "waiting" || got.Users != 1 || !strings.Contains(got.Why, "grant s3:PutObject") {
+			t.Errorf("%+v, told as %+v", d.Info(), got)
+		}
+		const says = `msg="a file that was written is not in the bucket: it is kept here"`
+		if strings.Count(log.String(), says) != 1 || !strings.Contains(log.String(), "key=log ") {
+			t.Errorf("the log:\n%s", log.String())
+		}
+		if _, err := model.Publish(t.Context()); err == nil {
+			t.Fatal("the bucket took it")
+		}
+		tick(again-10*time.Second, 2) // the model's
+		tick(10*time.Second+tendEvery/2, 3)
+		troubles := n.Status(t.Context()).Drafts.Troubles
+		if strings.Count(log.String(), says) != 1 || !slices.ContainsFunc(troubles, func(x status.DraftTrouble) bool { return x.State == "waiting" && x.Name == "/log" }) {
+			t.Errorf("%+v, and the log:\n%s", troubles, log.String())
+		}
+		p.ClearRules()
+		tick(again/2, 3)
+		if !d.Info().Dirty {
+			t.Error("it is published too early")
+		}
+		tick(again/2, 3)
+		if got := keysOf(t, s); got != "dir/known log" || d.Info().Dirty {
+			t.Errorf("the bucket has %q", got)
+		}
+		if got := draftsOf(t, all); len(got) != 1 || got["/model"].State != "failed" {
+			t.Errorf("%+v", got)
+		}
+		d.Release()
+		model.Release()
+	}
 }
 
 func TestDraftsWaitForTheirLink(t *testing.T) {

@@ -188,6 +188,8 @@ func (n *Node) told(i *draft.Info) status.Draft {
 		d.Why = strings.TrimPrefix(cmp.Or(d.Path, d.URL)+": "+d.Why, ": ") + "; copy the file away if you need it, then hearth drafts drop it"
 	case i.Removed: // another draft has its name
 		d.Name, d.Why = d.File, cmp.Or(d.Path, d.URL)+": "+d.Why
+	case i.State == draft.Failed && n.isLog(i):
+		d.State = status.DraftWaiting
 	case i.State == draft.Opened && i.Users == 0, i.State == draft.Staged:
 		if d.State = status.DraftWaiting; n.staged(i.Name) {
 			d.State = status.DraftStaged
