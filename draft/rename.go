@@ -269,7 +269,7 @@ func (m *move) swap(ctx context.Context, only bool) error {
 			m.replaced = s.names[at]
 			m.was = m.replaced.outname()
 		}
-		d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.to, s.o.Now(), only, false, false
+		d.name, d.named, d.attr.Exclusive, d.attr.New, d.beside = m.to, s.o.Now(), only, s.o.New != nil && s.o.New(m.to.Link), false
 		s.nameLocked(d)
 	}
 	d.mu.Unlock()

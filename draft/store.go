@@ -51,7 +51,7 @@ type Options struct {
 	// Conflict means that such drafts keep their names.
 	Conflict   func(Name) Name
 	Conflicted func(d *Draft, was Info, err error)
-	// New tells whether a link takes new names alone: nothing is published there over an object. nil means that none does.
+	// New tells whether a link takes new names alone: what is renamed there is not published over an object. nil means that none does.
 	New func(link string) bool
 	// Log gets lines for people, without a line's end. nil means that they are dropped.
 	Log func(line string)

@@ -231,7 +231,7 @@ func (d *Draft) spec(key, token string, size int64) *hearth.Upload {
 	case d.base != nil && d.base.Cacheable():
 		u.IfMatch = d.base.ETag
 	case d.base == nil:
-		u.IfNone = d.attr.Exclusive || d.attr.New || d.s.o.New != nil && d.s.o.New(d.name.Link)
+		u.IfNone = d.attr.Exclusive || d.attr.New
 	}
 	u.Copies = d.up != nil && d.up.token == token && d.up.copies
 	return u

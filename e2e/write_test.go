@@ -56,7 +56,7 @@ func writeScenarios() []scenario {
 			size: func(l level) string {
 				return map[level]string{core: "16 x 64 MiB (REDUCED)", all: "16 x 64 MiB (REDUCED)", full: "16 x 1 GiB"}[l]
 			}, run: writeMemory},
-		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 4 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
+		{name: "write-programs", root: true, soak: true, issue: "write", from: all, limit: 10 * time.Minute, origin: "versitygw", size: of("the programs of Debian's"), run: writePrograms},
 		{name: "write-faults", issue: "write", from: core, limit: 2 * time.Minute, origin: behind, size: of("8 faults of the origin"), run: func(e *env) { writeFaults(e, e.origin()) }},
 		{name: "write-metamorphic", root: true, issue: "write", from: core, limit: 2 * time.Minute, origin: behind,
 			size: func(l level) string {

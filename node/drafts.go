@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -111,7 +112,13 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fuse.Writing{Drafts: store, Writes: func(link string) bool { return x.writes[link] }, Keys: n.tree.Tree, Uploader: n.uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
+	uploader := func(link string) (hearth.Uploader, error) {
+		if !x.writes[link] {
+			return nil, syscall.EROFS
+		}
+		return n.uploader(link)
+	}
+	return &fuse.Writing{Drafts: store, Writes: func(link string) bool { return x.writes[link] }, Keys: n.tree.Tree, Uploader: uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
 		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
 }
 
@@ -298,7 +305,7 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 				return nil
 			}
 			n.keptHere(d, before, err)
-			if i.State == draft.Failed || i.Users > 0 { // whoever closes it tries again, and publishOpen
+			if i.State == draft.Failed || i.Writers > 0 { // whoever closes it tries again, and publishOpen
 				return nil
 			}
 			select {
@@ -363,7 +370,7 @@ func (n *Node) awaitLink(s *draft.Store, link string) {
 	for told := false; n.links.named(link) == nil; told = true {
 		for _, i := range s.All() {
 			d, ok := s.ID(i.ID)
-			if !ok || told || i.Link != link || !i.Dirty || i.Removed || i.Users > 0 {
+			if !ok || told || i.Link != link || !i.Dirty || i.Removed || i.Writers > 0 {
 				continue
 			}
 			_, err := n.uploader(link)
@@ -405,7 +412,7 @@ func (n *Node) leftOf(s *draft.Store, links func(string) bool) {
 		case i.IsDir(): // the end of the node broke its rename off
 			dirs[i.Name] = true
 			n.publishDir(s, i.Name)
-		case i.Users == 0:
+		case i.Writers == 0:
 			n.publishBehind(d, i)
 		}
 	}

@@ -321,7 +321,7 @@ func (n *Node) publishNow(ctx context.Context, x *status.Draft) error {
 	}
 	i := d.Info()
 	n.keptFrom(&before, &i, err)
-	if i.State == draft.Waiting && i.Users == 0 && !i.Removed && n.drafts.behindOf(i.File, 0) == 0 {
+	if i.State == draft.Waiting && i.Writers == 0 && !i.Removed && n.drafts.behindOf(i.File, 0) == 0 {
 		n.publishBehind(d, i)
 	}
 	return n.cured(&i, err)
