@@ -268,12 +268,15 @@ func noDraft(asked string) error {
 const atOnce = 8
 
 // publishAsked publishes the drafts at and below paths, or without paths all that nobody has open and that are not staged, and
-// waits.
+// waits. A directory that is a draft goes as a whole: a mount shows drafts alone in it, so that a file of it which the bucket has
+// already would be missing there, and stay behind when the directory is renamed.
 func (n *Node) publishAsked(ctx context.Context, asked []string) ([]admin.PublishedDraft, error) {
 	var all []status.Draft
+	dirOf := n.dirsOfDrafts()
 	if len(asked) == 0 {
 		for _, d := range n.unpublished() {
-			if d.Users == 0 && d.State != status.DraftStaged && d.Name != d.File && mayChange(ctx, &d, "publish") == nil {
+			dir, in := dirOf[d.File]
+			if d.Users == 0 && d.State != status.DraftStaged && d.Name != d.File && !(in && n.staged(dir)) && mayChange(ctx, &d, "publish") == nil {
 				all = append(all, d)
 			}
 		}
@@ -290,19 +293,112 @@ func (n *Node) publishAsked(ctx context.Context, asked []string) ([]admin.Publis
 		}
 		all = append(all, found...)
 	}
+	whole := map[draft.Name][]*admin.PublishedDraft{}
 	results := make([]admin.PublishedDraft, len(all))
 	var work errgroup.Group
 	work.SetLimit(atOnce)
 	for i := range all {
+		if dir, in := dirOf[all[i].File]; in {
+			whole[dir] = append(whole[dir], &results[i])
+		}
+		results[i].Draft = all[i]
+	}
+	for dir, of := range whole {
+		if err := n.lacks(dir, of); err != nil && len(asked) > 0 {
+			return nil, err
+		}
+	}
+	for i := range all {
+		if _, in := dirOf[all[i].File]; in {
+			continue
+		}
 		work.Go(func() error {
-			results[i].Draft = all[i]
-			if err := n.publishNow(ctx, &all[i]); err != nil {
-				results[i].Failed = &admin.Error{Kind: admin.KindOf(err), Message: all[i].Name + ": " + err.Error()}
-			}
+			failed(&results[i], n.publishNow(ctx, &all[i]))
+			return nil
+		})
+	}
+	for dir, of := range whole {
+		work.Go(func() error {
+			n.publishWhole(ctx, dir, of)
 			return nil
 		})
 	}
 	return results, work.Wait()
+}
+
+// failed notes why a draft is not in its bucket, if it is not.
+func failed(x *admin.PublishedDraft, err error) {
+	if err != nil {
+		x.Failed = &admin.Error{Kind: admin.KindOf(err), Message: x.Name + ": " + err.Error()}
+	}
+}
+
+// dirsOfDrafts tells for the files of drafts the uppermost directory that is a draft, and that they lie in or are.
+func (n *Node) dirsOfDrafts() map[string]draft.Name {
+	of, dirs := map[string]draft.Name{}, map[draft.Name]bool{}
+	store := n.drafts.store.Load()
+	if store == nil {
+		return of
+	}
+	all := store.All()
+	for _, i := range all {
+		if i.IsDir() && i.Dirty && !i.Removed {
+			dirs[i.Name] = true
+		}
+	}
+	for _, i := range all {
+		if dir := n.within(i.Name, dirs); dir != nil && !i.Removed {
+			of[i.File] = *dir
+		}
+	}
+	return of
+}
+
+// lacks is an error if a directory is not among what is to be published of it.
+func (n *Node) lacks(dir draft.Name, of []*admin.PublishedDraft) error {
+	d, ok := n.drafts.store.Load().Find(dir)
+	if !ok {
+		return nil // the bucket has it by now
+	}
+	i := d.Info()
+	for _, x := range of {
+		if x.File == i.File {
+			return nil
+		}
+	}
+	n.drafts.told.Lock()
+	name := n.told(&i).Name
+	n.drafts.told.Unlock()
+	return &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("%s lies in %s, which is not in the bucket and goes there as a whole: rename that directory, or hearth drafts publish %s", of[0].Name, name, name)}
+}
+
+// publishWhole publishes the draft of a directory and those of it that are asked for, in the order of a rename. What may succeed later
+// goes on by itself.
+func (n *Node) publishWhole(ctx context.Context, dir draft.Name, of []*admin.PublishedDraft) {
+	store, asked := n.drafts.store.Load(), map[string]bool{}
+	for _, x := range of {
+		asked[x.File] = true
+		if d, _ := n.draftOf(&x.Draft); d != nil {
+			d.Claim()
+		}
+	}
+	err := store.RenameDir(ctx, dir, dir, func(i draft.Info) bool { return asked[i.File] || !i.Conflict && (n.staged(dir) || !n.staged(i.Name)) }, nil)
+	if err == nil {
+		return
+	}
+	again := true
+	for _, x := range of {
+		d, i := n.draftOf(&x.Draft)
+		if d == nil || !i.Dirty {
+			continue
+		}
+		n.keptFrom(&i, &i, err)
+		failed(x, n.cured(&i, err))
+		again = again && i.State != draft.Failed
+	}
+	if d, ok := store.Find(dir); ok && again && n.drafts.behindOf(d.Info().File, 0) == 0 {
+		n.publishDir(store, dir)
+	}
 }
 
 // publishNow publishes a draft. What may succeed later goes on by itself, if nobody has it open.

@@ -149,6 +149,64 @@ func TestDraftsAreSeenAndPublished(t *testing.T) {
 	b.Release()
 }
 
+func TestADirectoryIsPublishedAsAWhole(t *testing.T) {
+	// A file of a directory that is a draft is not published alone: the directory would lack it, and be renamed without it. Who asks
+	// for it hears of the directory, at any depth, and --all leaves what is in it. The directory itself goes with all that is below;
+	// what the bucket refuses of it is told by file.
+	s, p, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	all := client(t, n)
+	for _, key := range []string{"d.tmp/", "d.tmp/in/", "d.tmp/in/a", "d.tmp/b", "d.tmp/marker", "alone.tmp"} {
+		staged(t, n, key, key[strings.LastIndexByte(key, '/')+1:])
+	}
+	plain := written(t, n, "plain", "plain", 0)
+	plain.Release()
+	for _, path := range []string{"/d.tmp/b", "/d.tmp/in/a", "/d.tmp/in", "s3://data/d.tmp/b"} {
+		_, err := all.PublishDrafts(t.Context(), []string{"/alone.tmp", path})
+		if says := " lies in /d.tmp, which is not in the bucket and goes there as a whole: rename that directory, or hearth drafts publish /d.tmp"; admin.KindOf(err) != admin.KindRefused || !strings.HasSuffix(err.Error(), says) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if got := keysOf(t, s); got != "dir/known" {
+		t.Errorf("the bucket has %q", got)
+	}
+	refusesWrites(p)
+	store := n.drafts.store.Load()
+	if d, ok := store.Find(draft.Name{Link: n.links.list()[0].name, Key: "d.tmp/b"}); !ok {
+		t.Fatal("no draft")
+	} else if _, err := d.Publish(t.Context()); err == nil {
+		t.Fatal("the bucket took it")
+	}
+	results, err := all.PublishDrafts(t.Context(), []string{"/d.tmp"})
+	if err != nil || len(results) != 5 {
+		t.Errorf("%+v, %v", results, err)
+	}
+	for _, r := range results {
+		if r.Failed == nil || !strings.HasPrefix(r.Failed.Message, r.Name+": ") || !strings.Contains(r.Failed.Message, "grant s3:PutObject") {
+			t.Errorf("%+v", r.Failed)
+		}
+	}
+	p.ClearRules()
+	if results, err = all.PublishDrafts(t.Context(), nil); err != nil || len(results) != 1 || results[0].Name != "/plain" {
+		t.Errorf("%+v, %v", results, err)
+	}
+	if got := keysOf(t, s); got != "dir/known plain" {
+		t.Errorf("with --all the bucket has %q", got)
+	}
+	results, err = all.PublishDrafts(t.Context(), []string{"/alone.tmp", "/d.tmp"})
+	if err != nil || len(results) != 6 {
+		t.Errorf("%+v, %v", results, err)
+	}
+	for _, r := range results {
+		if r.Failed != nil {
+			t.Errorf("%s: %v", r.Name, r.Failed)
+		}
+	}
+	if got := keysOf(t, s); got != "alone.tmp d.tmp/ d.tmp/b d.tmp/in/ d.tmp/in/a d.tmp/marker dir/known plain" || len(draftsOf(t, all)) != 0 {
+		t.Errorf("the bucket has %q, and this node %+v", got, draftsOf(t, all))
+	}
+}
+
 // objectOf reads an object past the node.
 func objectOf(t *testing.T, s *hearthtest.Server, key string) string {
 	t.Helper()

@@ -65,8 +65,9 @@ func draftsPublishCommand() *cobra.Command {
 		Use:   "publish PATH|URL... | --all",
 		Short: "Have the bucket get files now, and wait for it",
 		Long: "Publish what was written at and below paths as it is now, and come back once the bucket has it; with\n" +
-			"--all whatever nobody has open. An error says what is wrong and what cures it, and the file stays on\n" +
-			"this node. The exit code is 3 when the bucket has some of several files.",
+			"--all whatever nobody has open and has no temporary name. A directory that is not in the bucket goes as\n" +
+			"a whole: a path in it is refused (exit code 8). An error says what is wrong and what cures it, and the\n" +
+			"file stays on this node. The exit code is 3 when the bucket has some of several files.",
 		Example: "  hearth drafts publish /checkpoints/last.pt\n  hearth drafts publish --all",
 		Args:    cobra.ArbitraryArgs,
 	}
