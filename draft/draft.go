@@ -105,37 +105,38 @@ type Draft struct {
 
 	// mu guards what follows, and the bytes: a writer holds it for its pwrite, and who takes bytes to be sent reads
 	// under it. So these are of one moment. It is not held over the network.
-	mu       sync.RWMutex
-	name     Name      // changed under Store.mu, too
-	named    time.Time // when it got it
-	removed  bool      // never published, and no files any more, unless it is held
-	held     bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
-	nameless bool      // another draft has its name; its files stay
-	replaced bool      // removed, since another draft began under its name: whoever writes on would do so into no file
-	moving   string    // the key to which this directory and all below it are being renamed; "" means that they are not
-	gone     bool      // published, and no files any more
-	back     bool      // moving is the old key, since the rename failed
-	beside   bool      // in conflict: kept under a name beside the one that another object has, and not published before Claim
-	attr     Attr
-	wroteAt  time.Time // when bytes or size changed last
-	size     int64
-	file     *os.File       // open while pins > 0
-	ext      *extents       // what the file has of its own; nil means all
-	began    int64          // the size of the object with which it began, if ext is not nil
-	under    *hearth.Object // whose bytes are between the extents: that one, or what was published since
-	journal  *os.File       // of ext, open with file
-	users    int            // handles
-	writers  int            // of those, that can write
-	appends  bool           // by one of them, now or before
-	pins     int            // those, and a publish that runs
-	seeds    int            // that keep the files, and no file open
-	blocks   int64          // bytes allocated, when file was closed
-	anew     bool           // it was emptied when it was published: whatever the bucket has by then is overwritten
-	durable  bool           // a Sync has answered
-	changed  bool           // the record is older than what it tells
-	state    State
-	why      string
-	since    time.Time
+	mu        sync.RWMutex
+	name      Name      // changed under Store.mu, too
+	named     time.Time // when it got it
+	removed   bool      // never published, and no files any more, unless it is held
+	held      bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
+	tombstone bool      // the record says that it was removed
+	nameless  bool      // another draft has its name; its files stay
+	replaced  bool      // removed, since another draft began under its name: whoever writes on would do so into no file
+	moving    string    // the key to which this directory and all below it are being renamed; "" means that they are not
+	gone      bool      // published, and no files any more
+	back      bool      // moving is the old key, since the rename failed
+	beside    bool      // in conflict: kept under a name beside the one that another object has, and not published before Claim
+	attr      Attr
+	wroteAt   time.Time // when bytes or size changed last
+	size      int64
+	file      *os.File       // open while pins > 0
+	ext       *extents       // what the file has of its own; nil means all
+	began     int64          // the size of the object with which it began, if ext is not nil
+	under     *hearth.Object // whose bytes are between the extents: that one, or what was published since
+	journal   *os.File       // of ext, open with file
+	users     int            // handles
+	writers   int            // of those, that can write
+	appends   bool           // by one of them, now or before
+	pins      int            // those, and a publish that runs
+	seeds     int            // that keep the files, and no file open
+	blocks    int64          // bytes allocated, when file was closed
+	anew      bool           // it was emptied when it was published: whatever the bucket has by then is overwritten
+	durable   bool           // a Sync has answered
+	changed   bool           // the record is older than what it tells
+	state     State
+	why       string
+	since     time.Time
 
 	gen       uint64         // of the bytes: one more with each write
 	clean     uint64         // the generation that base was made of; 0 means none
@@ -707,7 +708,7 @@ func (s *Store) removeLocked(d *Draft) {
 	s.unnameLocked(d)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.removed = true
+	d.removed, d.held = true, d.pins > 0
 	d.stopLocked()
 }
 
@@ -747,13 +748,15 @@ func (d *Draft) vanish() error {
 	left := d.leavesLocked() || len(d.busy) > 0
 	d.held = d.pins > 0
 	durable, held := d.durable, d.held
+	due := left || held || durable && !d.tombstone
 	d.mu.Unlock()
-	if left || durable || held {
+	if due {
 		if err := d.save(durable); err != nil { // else it could be there again after a crash, and be published
 			return err
 		}
 	}
 	d.mu.Lock()
+	d.tombstone = d.tombstone || due
 	if d.file == nil {
 		d.blocks = 0
 	}
@@ -809,11 +812,13 @@ func (d *Draft) Restore(was Info) error {
 	taken = taken && d.s.names[at] != d
 	gone := taken || d.gone || !d.removed
 	if !gone {
-		d.removed, d.held, d.changed = false, false, true
+		d.removed, d.held, d.tombstone, d.changed = false, false, false, true
 		switch {
-		case was.State == Publishing: // it was stopped
+		case d.isCleanLocked(): // a publish that was under way
+			d.setLocked(Published, "")
+		case was.State == Publishing, was.State == Published:
 			d.setLocked(Opened, "")
-		case d.state != Published:
+		default:
 			d.state, d.why, d.since = was.State, was.Why, was.Since
 		}
 		d.s.nameLocked(d)
@@ -828,7 +833,11 @@ func (d *Draft) Restore(was Info) error {
 	case gone:
 		return nil
 	}
-	return d.save(durable)
+	if err := d.save(durable); err != nil {
+		return err
+	}
+	d.tellOnce()
+	return nil
 }
 
 // syncNames makes the names in the draft's directory durable, if it is.

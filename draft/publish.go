@@ -504,7 +504,7 @@ func (d *Draft) done(a *attempt, o hearth.Object) {
 // tellOnce says what the bucket has, if the process ended before it could.
 func (d *Draft) tellOnce() {
 	d.mu.RLock()
-	due, base := d.told != d.base, d.base
+	due, base := d.told != d.base && !d.removed, d.base
 	d.mu.RUnlock()
 	if due {
 		d.tell(base)
@@ -601,6 +601,10 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	// It is not asked for again: what is done late may lie over what has the name by then, and that is better than nothing.
 	d.mu.Lock()
 	d.pending = nil
+	if err == nil && d.base != nil && d.base.ETag == o.ETag { // for Restore: the bucket has nothing of it
+		d.base, d.published, d.told, d.clean = nil, nil, nil, 0
+		d.setLocked(Opened, "")
+	}
 	d.mu.Unlock()
 	return nil
 }

@@ -454,6 +454,50 @@ func TestRemoveWaitsForAnAnswer(t *testing.T) {
 	})
 }
 
+func TestANameIsGivenBackBesideAPublish(t *testing.T) {
+	// A draft is removed while its object is being made, which is so in time, and then has its name again. Where the bucket has kept that
+	// object the draft is published, and told of. Where the object was deleted, the bucket has nothing of it, and gets it anew.
+	for _, deletes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(part)
+			o := options(t.TempDir(), f)
+			up := &slow{f, answerWait / 2, make(chan error, 1)}
+			o.Uploader = func(string) (hearth.Uploader, error) { return up, nil }
+			told := 0
+			o.Published = func(*Draft, hearth.Object) { told++ }
+			s := open(t, o)
+			d := create(t, s, "a", 1)
+			must(t, d.Hold())
+			write(t, d, content(100, 1), 0)
+			f.meets = func(verb string, _ *hearth.Upload) fault {
+				if verb == "Delete" && !deletes {
+					return fails
+				}
+				return works
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := d.Publish(t.Context())
+				ended <- err
+			}()
+			synctest.Wait() // it is under way
+			was := d.Info()
+			must(t, d.Remove(t.Context()))
+			must(t, <-ended)
+			must(t, d.Restore(was))
+			if i := d.Info(); i.Dirty != deletes || i.State == Published == deletes || told == 1 == deletes {
+				t.Errorf("deletes %v: told %d times, %+v", deletes, told, i)
+			}
+			published(t, d)
+			f.has(t, "a", content(100, 1))
+			d.Release()
+			if all := s.All(); len(all) > 0 || told != 1 {
+				t.Errorf("left %+v, told %d times", all, told)
+			}
+		})
+	}
+}
+
 func TestNothingIsSentAgainOfARemovedDraft(t *testing.T) {
 	// A draft is removed while its object is being made, which nobody hears of. It is not tried again.
 	synctest.Test(t, func(t *testing.T) {

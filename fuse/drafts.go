@@ -43,8 +43,9 @@ type Writing struct {
 	Patience func(link string) time.Duration
 	// Frozen tells whether the objects of a link never change: it takes new names alone. nil means that none is.
 	Frozen func(link string) bool
-	// SyncToBucket says that fsync(2) waits for the bucket, and not only for this node's disk.
-	SyncToBucket bool
+	// SyncToBucket tells whether fsync(2) of a link's files waits for the bucket, and not only for this node's disk. nil means that it
+	// never does.
+	SyncToBucket func(link string) bool
 }
 
 // Keys are what a writable mount asks a tree; *namespace.Tree answers.

@@ -278,7 +278,7 @@ func TestFsync(t *testing.T) {
 	w.is("requests", w.bucket.requests(), "")
 	w = w.next()
 	w.is("read", w.read(node), "hello")
-	w.write.w.SyncToBucket = true
+	w.write.w.SyncToBucket = func(string) bool { return true }
 	for _, want := range []string{"PUT a", ""} {
 		w.is("fsync", sync(), ok)
 		w.is("requests", w.bucket.requests(), want)

@@ -90,7 +90,7 @@ func (h *handles) begin(at draft.Name, id uint64, a draft.Attr, base *hearth.Obj
 	for n := h.open[id]; err == nil && n > 0; n-- {
 		err = d.Hold()
 	}
-	if err == nil {
+	if d != nil { // each of them is counted off again, even where err says that not all could hold it
 		d.Writes(h.writers[id])
 	}
 	if err == nil && h.appends[id] {

@@ -356,7 +356,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.St
 	if err := d.Sync(); err != nil {
 		return f.failed(nil, err)
 	}
-	if i := d.Info(); f.write.w.SyncToBucket && !i.Removed && !f.staged(i.Name) {
+	if i := d.Info(); f.write.w.SyncToBucket != nil && f.write.w.SyncToBucket(i.Link) && !i.Removed && !f.staged(i.Name) {
 		return f.publish(cancel, &in.InHeader, d)
 	}
 	return gofuse.OK
@@ -588,7 +588,8 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 // the bucket has not got of it.
 func (f *fileSystem) unlinkDraft(ctx context.Context, dir uint64, name string, at draft.Name, d *draft.Draft) error {
 	was := d.Info()
-	if d.Hold() == nil { // so that its files stay meanwhile; else it is published, and just going
+	holds := d.Hold() == nil // so that its files stay meanwhile; else it is published and just going, or they cannot be opened
+	if holds {
 		defer f.leave(at)
 		defer d.Release()
 	}
@@ -607,7 +608,7 @@ func (f *fileSystem) unlinkDraft(ctx context.Context, dir uint64, name string, a
 		f.keep(ctx, dir, at)
 		err = f.removeHidden(ctx, hidden)
 	}
-	if err != nil {
+	if err != nil && holds {
 		if failed := d.Restore(was); failed != nil {
 			f.o.complain(fmt.Sprintf("give %s its name again, which could not be removed: %v", at.Key, failed))
 		}
@@ -671,7 +672,7 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name stri
 		n, err = f.stageDir(asDir(at), in)
 	default:
 		made := f.news.make(in.NodeId, name)
-		err = f.mark(r, at, f.frozen(asDir(at), true) != nil)
+		err = f.mark(r, at, !resent(in.Unique) && f.frozen(asDir(at), true) != nil)
 		if conflicts(err) {
 			f.write.w.Doubted(r, at.Link, at.Key+"/")
 			err = fmt.Errorf("%w: %w", syscall.EEXIST, err)

@@ -240,7 +240,10 @@ func linksBelow(links []Link, prefix string) (below []Link) {
 // it. It writes those that say so themselves, or the only one: its word is for no others.
 func writesAbove(m Mount, below []Link) (Mount, string, error) {
 	i := max(0, slices.IndexFunc(below, func(l Link) bool { return l.Write == config.WriteThrough }))
-	m = writes(m, below[i])
+	fsync := m.Fsync
+	if m = writes(m, below[i]); len(below) > 1 {
+		m.Fsync = fsync // each has its own
+	}
 	if m.Write == config.WriteThrough && below[i].Write != config.WriteThrough && len(below) > 1 {
 		return m, "", &admin.Error{Kind: admin.KindRefused, Message: fmt.Sprintf("mount %s: it shows several links, and none says that it is written: say write: through of those that are to be, such as %s, or mount each by itself", m.Dir, cleanPath(below[0].Path))}
 	}

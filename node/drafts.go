@@ -118,8 +118,12 @@ func (n *Node) writing(x *mounted) (*fuse.Writing, error) {
 		}
 		return n.uploader(link)
 	}
+	syncs := func(link string) bool {
+		l := n.links.named(link)
+		return x.Fsync == config.FsyncBucket || x.Fsync == "" && l != nil && l.Fsync == config.FsyncBucket
+	}
 	return &fuse.Writing{Drafts: store, Writes: func(link string) bool { return x.writes[link] }, Keys: n.tree.Tree, Uploader: uploader, Wrote: n.wrote, Doubted: n.doubted, Publish: n.publishBehind, Kept: n.keptHere, Staged: n.staged,
-		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: x.Fsync == config.FsyncBucket}, nil
+		Frozen: n.frozen, Patience: n.patience, Slow: n.slowRename, SyncToBucket: syncs}, nil
 }
 
 // conflictName is the name under which a draft is kept when another object has its own: NAME.conflict-NODE-TIME, of which NAME is
@@ -295,19 +299,25 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 	n.drafts.behindOf(before.File, 1)
 	n.group.Go(func() error {
 		defer n.drafts.behindOf(before.File, -1)
-		for pause := publishEvery; ; pause = min(2*pause, publishLate) {
-			_, err := d.PublishAt(n.ctx, before.Name)
+		for pause, first := publishEvery, true; ; pause, first = min(2*pause, publishLate), false {
 			i := d.Info()
 			switch {
-			case errors.Is(err, draft.ErrRenamed): // who renamed it sees to it
+			case first || i.Writers <= 0:
+				_, err := d.PublishAt(n.ctx, before.Name)
+				i = d.Info()
+				switch {
+				case errors.Is(err, draft.ErrRenamed): // who renamed it sees to it
+					return nil
+				case err == nil || n.ctx.Err() != nil || i.Removed:
+					return nil
+				}
+				n.keptHere(d, before, err)
+				if i.State == draft.Failed || n.isLog(&i) { // which publishOpen tries again
+					return nil
+				}
+			case i.Removed || !i.Dirty:
 				return nil
-			case err == nil || n.ctx.Err() != nil || i.Removed:
-				return nil
-			}
-			n.keptHere(d, before, err)
-			if i.State == draft.Failed || i.Writers > 0 { // whoever closes it tries again, and publishOpen
-				return nil
-			}
+			} // else it would be there by half: its close publishes it, or this once that has failed
 			select {
 			case <-time.After(pause):
 			case <-n.ctx.Done():

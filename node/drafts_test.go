@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/internal/faultproxy"
 	"github.com/hearthfs/hearth/internal/hearthtest"
 	"github.com/hearthfs/hearth/node/status"
 )
@@ -149,6 +150,42 @@ func TestALogIsPublishedWhileItIsOpen(t *testing.T) {
 		t.Error("it is published, though publish_every is 0")
 	}
 	kept.Release()
+}
+
+func TestAFileThatIsWrittenAgainIsNotThereByHalf(t *testing.T) {
+	// A file waits to be published behind, and somebody opens it again to write it: the bucket gets it once that writer has gone, and
+	// not before, though it would take it. Another file that waits is published meanwhile.
+	s, p, c := outage(t, "immutable")
+	n := start(t, "", c.with)
+	half, other := written(t, n, "half", "one", 0), written(t, n, "other", "other", 0)
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Other, Status: http.StatusNotImplemented, Code: "NotImplemented"})
+	closed(n, half)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return half.Info().State == draft.Waiting }) {
+		t.Fatalf("%+v", half.Info())
+	}
+	if err := half.Hold(); err != nil {
+		t.Fatal(err)
+	}
+	half.Writes(1)
+	closed(n, other)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return other.Info().State == draft.Waiting }) {
+		t.Fatalf("%+v", other.Info())
+	}
+	p.ClearRules()
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return strings.Contains(keysOf(t, s), "other") }) {
+		t.Fatal("it is not published")
+	}
+	if got := keysOf(t, s); got != "dir/known other" {
+		t.Errorf("the bucket has %q", got)
+	}
+	if _, err := half.WriteAt([]byte("two"), 3); err != nil {
+		t.Fatal(err)
+	}
+	half.Writes(-1)
+	half.Release()
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return objectOf(t, s, "half") == "onetwo" }) {
+		t.Errorf("the bucket has %q", objectOf(t, s, "half"))
+	}
 }
 
 func TestALogThatIsRefusedOnceIsPublishedLater(t *testing.T) {
