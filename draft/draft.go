@@ -816,7 +816,7 @@ func (d *Draft) Restore(was Info) error {
 		switch {
 		case d.isCleanLocked(): // a publish that was under way
 			d.setLocked(Published, "")
-		case was.State == Publishing, was.State == Published:
+		case was.State == Publishing, was.State == Published, was.State == Staged && d.state == Opened: // by a write since
 			d.setLocked(Opened, "")
 		default:
 			d.state, d.why, d.since = was.State, was.Why, was.Since

@@ -601,7 +601,7 @@ func (d *Draft) unwrite(ctx context.Context, up hearth.Uploader) error {
 	// It is not asked for again: what is done late may lie over what has the name by then, and that is better than nothing.
 	d.mu.Lock()
 	d.pending = nil
-	if err == nil && d.base != nil && d.base.ETag == o.ETag { // for Restore: the bucket has nothing of it
+	if err == nil && d.base != nil { // it was that object, or was written over
 		d.base, d.published, d.told, d.clean = nil, nil, nil, 0
 		d.setLocked(Opened, "")
 	}

@@ -588,19 +588,26 @@ func (f *fileSystem) unlink(ctx context.Context, dir uint64, name string, again 
 // the bucket has not got of it.
 func (f *fileSystem) unlinkDraft(ctx context.Context, dir uint64, name string, at draft.Name, d *draft.Draft) error {
 	was := d.Info()
-	holds := d.Hold() == nil // so that its files stay meanwhile; else it is published and just going, or they cannot be opened
-	if holds {
+	err := d.Hold() // so that its files stay meanwhile
+	holds := err == nil
+	switch {
+	case holds:
 		defer f.leave(at)
 		defer d.Release()
+	case !errors.Is(err, syscall.ESTALE) && !errors.Is(err, fs.ErrNotExist): // else it is published and just going, or has no files
+		return err
 	}
-	err := d.Remove(ctx)
+	err = d.Remove(ctx)
 	i := d.Info() // now: nothing more is published
 	var hidden *hearth.Object
-	if err == nil && i.Base == nil {
+	if err == nil && i.Base == nil && was.Base == nil {
 		hidden, err = f.hidden(ctx, dir, name, &i)
 	}
 	switch {
 	case err != nil:
+	case was.Base != nil && i.Base == nil: // it was deleted with what a publish had made
+		f.keep(ctx, dir, at)
+		f.wrote(ctx, at.Link, at.Key, nil, 0, nil)
 	case i.Base != nil:
 		f.keep(ctx, dir, at)
 		err = f.remove(ctx, at.Link, at.Key)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hearthfs/hearth"
 	"github.com/hearthfs/hearth/draft"
+	"github.com/hearthfs/hearth/internal/hearthtest"
 )
 
 // again is a request's number that the kernel sends a second time.
@@ -600,6 +601,35 @@ func TestTheEndOfAConnectionReleasesWhatIsOpen(t *testing.T) {
 	if len(all) != 1 || all[0].State != draft.Staged || all[0].Users != 0 {
 		t.Errorf("drafts: %+v", all)
 	}
+}
+
+func TestAFileIsUnlinkedAsTheBucketGetsIt(t *testing.T) {
+	// A close writes over a file of the bucket when the file is unlinked, and the bucket has it just then. It is deleted once.
+	w := newWriter(t)
+	node, handle := w.opened("a", "hello", syscall.O_RDWR)
+	w.is("write", w.put(node, 0, "J"), ok)
+	d, _ := w.drafts.ID(node)
+	sent := make(chan struct{})
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "PUT a" {
+			close(sent)
+			if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return d.Info().Removed }) {
+				return errors.New("it is not unlinked")
+			}
+		}
+		return nil
+	}
+	closed := make(chan gofuse.Status)
+	go func() { closed <- w.flush(node) }()
+	<-sent
+	w.is("unlink", w.unlinked("a", 0), ok)
+	w.is("close", <-closed, ok)
+	w.is("requests", w.bucket.requests(), "PUT a, HEAD a, DELETE a")
+	w.is("the bucket has", w.bucket.has("a"), "none")
+	w.is("the name", w.look("a"), uint64(0))
+	w.release(node, handle)
+	w.is("published behind", w.published(), "")
+	w.is("drafts", len(w.drafts.All()), 0)
 }
 
 func TestAFileIsUnlinkedWhileItIsPublished(t *testing.T) {

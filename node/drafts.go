@@ -312,10 +312,10 @@ func (n *Node) publishBehind(d *draft.Draft, before draft.Info) {
 					return nil
 				}
 				n.keptHere(d, before, err)
-				if i.State == draft.Failed || n.isLog(&i) { // which publishOpen tries again
+				if i.State == draft.Failed || i.Writers > 0 && n.isLog(&i) { // which publishOpen tries again
 					return nil
 				}
-			case i.Removed || !i.Dirty:
+			case i.Removed || !i.Dirty || n.isLog(&i):
 				return nil
 			} // else it would be there by half: its close publishes it, or this once that has failed
 			select {
@@ -506,7 +506,7 @@ func (n *Node) publishStaged(s *draft.Store) {
 	left := map[draft.Name]time.Duration{} // for how long all of a directory, or a file, has been left alone
 	for _, i := range all {
 		l := n.links.named(i.Link)
-		if l == nil || !i.Dirty || i.Removed || i.State == draft.Failed || !n.staged(i.Name) || n.drafts.behindOf(i.File, 0) > 0 {
+		if l == nil || !i.Dirty || i.Removed || i.State == draft.Failed || !n.staged(i.Name) {
 			continue
 		}
 		unit := i.Name
@@ -514,7 +514,7 @@ func (n *Node) publishStaged(s *draft.Store) {
 			unit = *dir
 		}
 		alone := n.now().Sub(i.Since) - l.Staging.After()
-		if i.Users > 0 {
+		if i.Users > 0 || n.drafts.behindOf(i.File, 0) > 0 {
 			alone = -1
 		}
 		if before, ok := left[unit]; ok {

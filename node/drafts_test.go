@@ -186,6 +186,24 @@ func TestAFileThatIsWrittenAgainIsNotThereByHalf(t *testing.T) {
 	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return objectOf(t, s, "half") == "onetwo" }) {
 		t.Errorf("the bucket has %q", objectOf(t, s, "half"))
 	}
+
+	// A log is left to who publishes what is open.
+	log := written(t, n, "log", "one", 0)
+	p.AddRule(faultproxy.Rule{Verb: faultproxy.Other, Status: http.StatusNotImplemented, Code: "NotImplemented"})
+	closed(n, log)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return log.Info().State == draft.Waiting }) {
+		t.Fatalf("%+v", log.Info())
+	}
+	if err := log.Hold(); err != nil {
+		t.Fatal(err)
+	}
+	log.Append()
+	log.Writes(1)
+	if !hearthtest.Eventually(t.Context(), time.Minute, func() bool { return n.drafts.behindOf(log.Info().File, 0) == 0 }) {
+		t.Error("a task waits for the end of a log")
+	}
+	log.Writes(-1)
+	log.Release()
 }
 
 func TestALogThatIsRefusedOnceIsPublishedLater(t *testing.T) {
