@@ -380,7 +380,7 @@ func (n *Node) awaitLink(s *draft.Store, link string) {
 	for told := false; n.links.named(link) == nil; told = true {
 		for _, i := range s.All() {
 			d, ok := s.ID(i.ID)
-			if !ok || told || i.Link != link || !i.Dirty || i.Removed || i.Writers > 0 {
+			if !ok || told || i.Link != link || !i.Dirty || i.Removed || i.Users > 0 {
 				continue
 			}
 			_, err := n.uploader(link)
@@ -422,7 +422,7 @@ func (n *Node) leftOf(s *draft.Store, links func(string) bool) {
 		case i.IsDir(): // the end of the node broke its rename off
 			dirs[i.Name] = true
 			n.publishDir(s, i.Name)
-		case i.Writers == 0:
+		case i.Users == 0: // else its last close does: a file that is opened to be read and made has no writer
 			n.publishBehind(d, i)
 		}
 	}
