@@ -136,7 +136,7 @@ func (f *fileSystem) due(to draft.Name, i *draft.Info) bool {
 func (f *fileSystem) leave(at draft.Name) {
 	f.write.w.Drafts.Below(at.Link, at.Key, func(d *draft.Draft) bool {
 		i := d.Info()
-		if (i.Key == at.Key || at.IsDir()) && i.Writers == 0 && i.Dirty && !i.Removed && !i.Conflict && !f.staged(i.Name) {
+		if (i.Key == at.Key || at.IsDir()) && i.Users == 0 && i.Dirty && !i.Removed && !i.Conflict && !f.staged(i.Name) {
 			f.write.w.Publish(d, i)
 		}
 		return i.Key == at.Key || at.IsDir()
