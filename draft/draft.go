@@ -366,7 +366,7 @@ func (d *Draft) WriteAt(p []byte, off int64) (int, error) {
 	d.measureLocked(f)
 	done()
 	d.wroteLocked(min(off, d.size), off+int64(len(p))) // a disk that fails may have changed more than it says
-	if n > 0 {                                         // else nothing has grown, wherever it was to be written
+	if n > 0 {                                         // else nothing has grown
 		d.size = max(d.size, end)
 		if off != d.next {
 			d.run = off

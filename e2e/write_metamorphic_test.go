@@ -222,6 +222,16 @@ func (r *metamorphic) note(c *call, closing uint64) {
 			r.objects[st.Ino] = true
 		}
 	}
+	if _, stays := f.stat(c.Path); c.Kind == "rename" && !stays && f.isDir(c.To) && !temporary(c.To) {
+		// All below it that nobody writes goes to the bucket at once, also what somebody has open to read.
+		_ = filepath.WalkDir(r.ext4.at(c.To), func(name string, e fs.DirEntry, err error) error { // what cannot be read is not there
+			var st unix.Stat_t
+			if err == nil && e.Type().IsRegular() && !temporary(strings.TrimPrefix(name, r.ext4.at(""))) && unix.Lstat(name, &st) == nil {
+				r.objects[st.Ino] = true
+			}
+			return nil
+		})
+	}
 	to := r.ext4.at(c.To)
 	if c.Kind == "rmdir" {
 		to = r.ext4.at(c.Path) + " (deleted)"

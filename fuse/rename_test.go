@@ -510,6 +510,29 @@ func TestADirectoryOfDrafts(t *testing.T) {
 	w.is("drafts", len(w.drafts.All()), 0)
 }
 
+func TestTheRenameOfADirectoryPublishesWhatIsOnlyRead(t *testing.T) {
+	// A file that was made by a descriptor that only reads has no writer: the rename of its directory publishes it, though it is open, and
+	// once. From then on it is an object, which gets no temporary name. One that somebody writes is left to its close.
+	w := newWriter(t)
+	w.is("mkdir", w.mkdir("d.tmp"), ok)
+	dir := w.look("d.tmp")
+	made := func(name string, flags uint32) (node, handle uint64) {
+		var out gofuse.CreateOut
+		w.is("create", w.Create(nil, &gofuse.CreateIn{InHeader: gofuse.InHeader{NodeId: dir}, Flags: flags}, name, &out), ok)
+		return out.NodeId, out.OpenOut.Fh
+	}
+	read, reader := made("read", syscall.O_RDONLY)
+	written, writer := made("written", syscall.O_WRONLY)
+	w.is("rename", w.rename("d.tmp", "d", 0, 0), ok)
+	w.is("requests", w.bucket.requests(), "PUT d/, PUT d/read")
+	w.is("rename to a temporary name", w.rename("read", "x.tmp", 0, 0, w.look("d"), 1), syscall.EXDEV)
+	w.is("rename to a temporary name", w.rename("written", "y.tmp", 0, 0, w.look("d"), 1), ok)
+	w.release(read, reader)
+	w.release(written, writer)
+	w.is("published behind", w.published(), "")
+	w.is("requests", w.bucket.requests(), "")
+}
+
 func TestARenameLeavesWhatOthersWrote(t *testing.T) {
 	// The bucket has another one's object of the name, so that close is refused: renamed, the draft is written beside it, and that
 	// stays. So it does when the draft is unlinked.
