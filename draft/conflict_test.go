@@ -299,3 +299,36 @@ func TestNobodyOpensWhatAConflictHasRemoved(t *testing.T) {
 		t.Fatalf("opened: %v", late)
 	}
 }
+
+func TestWhatIsEmptiedOverwritesThoughItWasEmpty(t *testing.T) {
+	// Who empties a file overwrites what others have made of it meanwhile, also where it was empty here: once it was published, and
+	// after a restart.
+	for _, again := range []bool{false, true} {
+		f := newFake(part)
+		dir := t.TempDir()
+		s := open(t, options(dir, f))
+		d, err := s.Create(Name{"link", "a"}, 1, Attr{})
+		must(t, err)
+		must(t, d.Hold())
+		published(t, d)
+		if again {
+			must(t, s.Close())
+			s = open(t, options(dir, f))
+			d, _ = s.Find(Name{"link", "a"})
+			must(t, d.Hold())
+		}
+		f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
+		must(t, d.Truncate(0))
+		write(t, d, []byte("ours"), 0)
+		published(t, d)
+		f.has(t, "a", []byte("ours"))
+		must(t, d.Truncate(4)) // empties nothing
+		f.objects["a"] = fakeObject{[]byte("theirs"), "y", ""}
+		write(t, d, []byte("more"), 0)
+		if _, err := d.Publish(t.Context()); !errors.Is(err, hearth.ErrConflict) {
+			t.Errorf("%v", err)
+		}
+		d.Release()
+		must(t, s.Close())
+	}
+}

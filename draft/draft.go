@@ -500,7 +500,12 @@ func (d *Draft) Truncate(size int64) error {
 		return err
 	}
 	defer done()
-	if size == d.size {
+	anew := size == 0 && d.base != nil && (d.isCleanLocked() || d.recovered && d.state == Published)
+	switch d.anew = d.anew || anew; {
+	case size == d.size && anew: // somebody else may have written it
+		d.wroteLocked(0, 0)
+		return nil
+	case size == d.size:
 		return nil
 	}
 	// First the file: what a kill leaves then is shorter, and no zeros stand where the base does.
@@ -509,7 +514,6 @@ func (d *Draft) Truncate(size int64) error {
 	}
 	noted := d.noteLocked(func(journal *os.File) error { return d.ext.shrink(journal, size) })
 	d.measureLocked(f)
-	d.anew = d.anew || size == 0 && d.base != nil && d.isCleanLocked()
 	d.wroteLocked(min(size, d.size), max(size, d.size))
 	d.size = size
 	return noted

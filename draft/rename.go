@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/hearthfs/hearth"
 )
 
@@ -116,13 +114,12 @@ func (s *Store) RenameDir(ctx context.Context, from, to Name, publish func(Info)
 		}
 		return err
 	}
-	g, publishing := errgroup.WithContext(ctx)
-	g.SetLimit(s.o.Parallel)
+	g, publishing := newBeside(ctx, s.o.Parallel)
 	last := len(due) - 1
 	for _, m := range due[:last] {
-		g.Go(func() error { return send(publishing, m) })
+		g.run(func() error { return send(publishing, m) })
 	}
-	if err := g.Wait(); err != nil {
+	if err := g.wait(); err != nil {
 		return err
 	}
 	return send(ctx, due[last])

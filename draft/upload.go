@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/hearthfs/hearth"
 )
@@ -518,12 +517,11 @@ func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (part
 	stale, n := d.staleLocked(u)
 	d.mu.RUnlock()
 	if n > d.s.o.Memory && len(stale) > 1 {
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(d.s.o.Parallel)
+		g, ctx := newBeside(ctx, d.s.o.Parallel)
 		for _, i := range stale {
-			g.Go(func() error { return d.sendNow(ctx, up, u, i) })
+			g.run(func() error { return d.sendNow(ctx, up, u, i) })
 		}
-		return nil, nil, g.Wait()
+		return nil, nil, g.wait()
 	}
 	room := min(max(n, 1), d.s.o.Memory)
 	if err := d.queue(ctx, d.s.memory, room); err != nil {
@@ -534,12 +532,11 @@ func (d *Draft) moment(ctx context.Context, up hearth.Uploader, u *upload) (part
 	if err != nil || a == nil {
 		return nil, nil, err
 	}
-	g, sending := errgroup.WithContext(ctx)
-	g.SetLimit(d.s.o.Parallel)
+	g, sending := newBeside(ctx, d.s.o.Parallel)
 	for _, t := range missing {
-		g.Go(func() error { return d.send(sending, up, u, t) })
+		g.run(func() error { return d.send(sending, up, u, t) })
 	}
-	if err := g.Wait(); err != nil {
+	if err := g.wait(); err != nil {
 		return nil, nil, err
 	}
 	var sums [][]byte

@@ -96,6 +96,8 @@ func (w *lasting) end(err error) error {
 	cause := context.Cause(w.ctx)
 	w.cancel(nil)
 	w.timer.Stop()
+	w.mu.Lock() // until who looks has told: nothing is told of it later
+	defer w.mu.Unlock()
 	if err != nil && errors.Is(cause, errSilent) && !errors.Is(err, errSilent) {
 		return errors.Join(cause, err)
 	}

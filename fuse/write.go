@@ -289,7 +289,7 @@ func (f *fileSystem) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []by
 // readDraft answers a READ of a draft.
 func (f *fileSystem) readDraft(r *request, d *draft.Draft, off int64, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	n, err := d.Read(r, buf, off)
-	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, io.EOF) { // also after some bytes: the kernel takes fewer than it asked for as the end of the file
 		return nil, f.failed(r, err)
 	}
 	return gofuse.ReadResultData(buf[:n]), gofuse.OK
@@ -309,8 +309,8 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.St
 	case !i.Dirty || i.Untouched || i.Removed:
 		return gofuse.OK // nothing was written: the last close publishes a new file
 	case i.Conflict: // it may look temporary
-	case f.staged(i.Name) && i.State == draft.Staged:
-		return gofuse.OK
+	case f.staged(i.Name) && i.State == draft.Staged: // perhaps by a close that waits for the disk still
+		return f.failed(nil, d.Sync())
 	case f.staged(i.Name):
 		return f.failed(nil, d.Stage())
 	}
