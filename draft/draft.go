@@ -112,6 +112,7 @@ type Draft struct {
 	held      bool      // it was removed while somebody had it open: its files stay for them, over a restart, too
 	tombstone bool      // the record says that it was removed
 	nameless  bool      // another draft has its name; its files stay
+	outnamed  bool      // nameless for good
 	replaced  bool      // removed, since another draft began under its name: whoever writes on would do so into no file
 	moving    string    // the key to which this directory and all below it are being renamed; "" means that they are not
 	gone      bool      // published, and no files any more

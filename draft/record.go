@@ -45,6 +45,7 @@ type record struct {
 	TakesBack bool `json:",omitempty"` // Moving is the old key, since the rename failed
 	Conflict  bool `json:",omitempty"` // it is kept under Key beside another object: see conflict.go
 	Replaced  bool `json:",omitempty"` // another draft began under its name: it is removed, and not written any more
+	Outnamed  bool `json:",omitempty"` // a later draft had its name after a power cut: it has none, whatever becomes of that one
 
 	Base *object // what the bucket has of this draft, or what it began with
 	// Over is the size of the object that the draft began with: what is no extent is still that one's (extents.go). 0 means that
@@ -247,7 +248,7 @@ func (d *Draft) saveRecorded(durable bool) error {
 }
 
 func (d *Draft) recordLocked() *record {
-	r := &record{Boot: d.s.boot, ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), TakesBack: d.back, Conflict: d.beside, Replaced: d.replaced,
+	r := &record{Boot: d.s.boot, ID: d.id, Link: d.name.Link, Key: []byte(d.name.Key), Draft: d.random, Seq: d.seq, Durable: d.durable, Named: d.named, Moving: []byte(d.moving), TakesBack: d.back, Conflict: d.beside, Replaced: d.replaced, Outnamed: d.outnamed,
 		Size: d.size, Attr: d.attr, Wrote: d.wroteAt, State: d.state, Why: d.why, Since: d.since, Published: d.published, Pending: d.pending,
 		Begins: d.begins, Abort: d.abort}
 	if d.removed {
@@ -276,7 +277,7 @@ func (s *Store) restore(dir string, r *record) *Draft {
 	d := s.draft(dir, r.ID, r.name())
 	d.random, d.seq, d.durable, d.named, d.size, d.attr = r.Draft, r.Seq, r.Durable, r.Named, r.Size, r.Attr
 	d.state, d.why, d.since, d.published, d.pending, d.abort = r.State, r.Why, r.Since, r.Published, r.Pending, r.Abort
-	d.wroteAt, d.beside, d.back, d.anew, d.replaced = r.Wrote, r.Conflict, r.TakesBack, r.Anew, r.Replaced
+	d.wroteAt, d.beside, d.back, d.anew, d.replaced, d.outnamed = r.Wrote, r.Conflict, r.TakesBack, r.Anew, r.Replaced, r.Outnamed
 	d.begins, d.moving = r.Begins, string(r.Moving)
 	d.removed = r.State == removed
 	if d.state == Publishing {

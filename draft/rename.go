@@ -26,7 +26,14 @@ func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
 		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
 	}
 	if publish {
-		if _, err := d.publishAs(ctx, nil, keepsName); err != nil {
+		d.mu.Lock()
+		err := d.pinLocked() // its record stays until that of the replaced one is gone: the next process would publish that
+		d.mu.Unlock()
+		if err == nil {
+			defer d.unpin()
+			_, err = d.publishAs(ctx, nil, keepsName)
+		}
+		if err != nil {
 			return errors.Join(err, m.undo(ctx))
 		}
 	}
@@ -189,7 +196,9 @@ func (s *Store) moveOn(dir *Draft) error {
 			if dir.back {
 				m.d.unpublish() // saved with the name; Clean deletes the object
 			}
-			if err := m.swap(s.ctx, false); err != nil && !errors.Is(err, ErrPublished) {
+			if err := m.swap(s.ctx, false); errors.Is(err, ErrPublished) {
+				continue
+			} else if err = errors.Join(err, m.drop()); err != nil {
 				return err
 			}
 		}
@@ -324,7 +333,8 @@ func (m *move) undo(ctx context.Context) error {
 	return m.back()
 }
 
-// back is undo for who has busy.
+// back is undo for who has busy. Where the draft keeps its new name, what had that before is removed: it would have it again at the next
+// start, and be published over what has come since.
 func (m *move) back() error {
 	d, s := m.d, m.d.s
 	s.mu.Lock()
@@ -337,7 +347,7 @@ func (m *move) back() error {
 	d.mu.Unlock()
 	s.mu.Unlock()
 	if stays {
-		return nil
+		return m.drop()
 	}
 	return d.save(false)
 }
@@ -384,21 +394,25 @@ func (d *Draft) unpublish() *hearth.Object {
 	return o
 }
 
-// end removes what was replaced.
+// end removes what was replaced, and what the origin has of its uploads.
 func (m *move) end(ctx context.Context) error {
+	if err := m.drop(); err != nil || m.replaced == nil {
+		return err
+	}
+	if err := m.replaced.cleanUp(ctx); err != nil {
+		m.d.s.log("replaced draft %s: %v: it is tried again", m.to.Key, err)
+	}
+	return nil
+}
+
+// drop is end without a request.
+func (m *move) drop() error {
 	old := m.replaced
 	if old == nil {
 		return nil
 	}
-	s := old.s
-	s.mu.Lock()
-	s.removeLocked(old)
-	s.mu.Unlock()
-	if err := old.vanish(); err != nil {
-		return err
-	}
-	if err := old.cleanUp(ctx); err != nil {
-		s.log("replaced draft %s: %v: it is tried again", m.to.Key, err)
-	}
-	return nil
+	old.s.mu.Lock()
+	old.s.removeLocked(old)
+	old.s.mu.Unlock()
+	return old.vanish()
 }

@@ -156,6 +156,55 @@ func TestARenameWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+func TestWhatARenameWithoutAnAnswerReplaced(t *testing.T) {
+	// A rename whose upload has no answer keeps its new name. The draft that had it before is gone, and does not come back at the next
+	// start, over what has come since; whoever has it open reads on.
+	f, dir := newFake(part), t.TempDir()
+	s := open(t, staging(options(dir, f)))
+	f.meets = func(verb string, _ *hearth.Upload) fault {
+		if verb == "Written" {
+			return fails
+		}
+		return lost
+	}
+	first, reader := create(t, s, "a.tmp", 1), (*Draft)(nil)
+	write(t, first, []byte("first"), 0)
+	if err := first.Rename(t.Context(), Name{"link", "a"}, false, true); !errors.Is(err, hearth.ErrUnanswered) {
+		t.Fatal(err)
+	}
+	reader, _ = s.Find(Name{"link", "a"})
+	must(t, reader.Hold())
+	second := create(t, s, "a.tmp", 2)
+	write(t, second, []byte("second"), 0)
+	if err := second.Rename(t.Context(), Name{"link", "a"}, false, true); !errors.Is(err, hearth.ErrUnanswered) {
+		t.Fatal(err)
+	}
+	if i := reader.Info(); reader != first || !i.Removed {
+		t.Fatalf("%+v", i)
+	}
+	buf := make([]byte, 5)
+	if _, err := reader.ReadAt(buf, 0); err != nil || string(buf) != "first" {
+		t.Fatalf("%q, %v", buf, err)
+	}
+	f.meets = nil
+	published(t, second)
+	f.has(t, "a", []byte("second"))
+	again := copied(t, s) // as a kill leaves it
+	defer os.RemoveAll(again)
+	o := staging(options(again, f))
+	s = open(t, o)
+	s.Unheld()
+	if d, there := s.Find(Name{"link", "a"}); there && d.Info().ID == 1 {
+		t.Fatalf("%+v", d.Info())
+	}
+	for _, i := range s.All() {
+		d, _ := s.ID(i.ID)
+		_, _ = d.Publish(t.Context()) // as a start does
+	}
+	must(t, s.Clean(t.Context()))
+	f.has(t, "a", []byte("second"))
+}
+
 func TestARenameOntoNothingAlone(t *testing.T) {
 	// RENAME_NOREPLACE does not replace what the bucket has; any other rename does, also of a file made with O_EXCL.
 	f := newFake(part)

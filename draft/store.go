@@ -295,6 +295,10 @@ func (s *Store) take(dir string, e entry) {
 		return
 	}
 	s.ids[d.id] = d
+	if d.outnamed {
+		s.outname(d)
+		return
+	}
 	if at, there := s.findLocked(d.name); there {
 		// A rename replaced the older one, and was broken off before that was removed.
 		old := s.names[at]
@@ -314,11 +318,20 @@ func (s *Store) take(dir string, e entry) {
 			return
 		}
 		// A power cut may have left less of the later one than a fsync has promised of this one.
-		old.nameless, old.state, old.why = true, Failed, outnamed
-		s.log("draft %s %s in %s: %s", old.name.Link, old.name.Key, old.path(".data"), old.why)
+		old.outnamed = true
+		if err := old.save(old.durable); err != nil {
+			s.log("%v", err)
+		}
+		s.outname(old)
 		return
 	}
 	s.nameLocked(d)
+}
+
+// outname keeps a draft whose name a later one has, or had, for a person to drop.
+func (s *Store) outname(d *Draft) {
+	d.nameless, d.state, d.why = true, Failed, outnamed
+	s.log("draft %s %s in %s: %s", d.name.Link, d.name.Key, d.path(".data"), d.why)
 }
 
 func (s *Store) draft(dir string, id uint64, n Name) *Draft {

@@ -827,9 +827,17 @@ func TestARenameThatWasBrokenOff(t *testing.T) {
 			if _, err := old.Publish(t.Context()); err == nil {
 				t.Fatal("published")
 			}
+			published(t, d)
+			must(t, s2.Close())
+			s2 = open(t, o) // where the later one has gone
+			old, _ = s2.ID(1)
+			if _, there := s2.Find(Name{"link", "a"}); there || old.Info().State != Failed {
+				t.Fatalf("%+v", s2.All())
+			}
 			must(t, old.Remove(t.Context()))
+		} else {
+			published(t, d)
 		}
-		published(t, d)
 		s2.Unheld() // nobody has the older one open
 		f.has(t, "a", []byte("new"))
 		if names := files(t, s2); len(names) > 0 {
