@@ -370,16 +370,15 @@ func (m *move) takeBack(ctx context.Context, unwrite func(context.Context, heart
 	if err := d.save(false); err != nil {
 		return err
 	}
-	if err := unwrite(ctx, *o); err != nil {
-		return fmt.Errorf("take back %s: %w: it is tried again", o.Key, err)
+	failed := unwrite(ctx, *o)
+	if failed == nil {
+		d.mu.Lock()
+		d.unwritten = nil
+		d.mu.Unlock()
+	} else { // Clean tries it again; the draft has its old name meanwhile, as the others
+		failed = fmt.Errorf("take back %s: %w: it is tried again", o.Key, failed)
 	}
-	d.mu.Lock()
-	d.unwritten = nil
-	d.mu.Unlock()
-	if err := m.back(); err != nil {
-		return err
-	}
-	return d.save(false)
+	return errors.Join(failed, m.back(), d.save(false))
 }
 
 // unpublish makes a draft one that was not published, and returns the object that is to be deleted for that. nil means that it has none.

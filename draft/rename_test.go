@@ -302,6 +302,50 @@ func TestADirectoryThatCannotBeRenamed(t *testing.T) {
 	}
 }
 
+func TestADirectoryThatCannotBeTakenBackYet(t *testing.T) {
+	// The bucket goes away in the midst of a directory's rename: what it has got cannot be deleted. All names are as before at once, and the
+	// bucket has nothing once it can be asked, also after a restart. Then the directory is renamed.
+	for _, again := range []bool{false, true} {
+		f, dir := newFake(part), t.TempDir()
+		s := open(t, staging(options(dir, f)))
+		tree(t, s, "d.tmp", "a", "b", "c")
+		want := s.All()
+		all := func(Info) bool { return true }
+		f.meets = func(_ string, u *hearth.Upload) fault {
+			if u.Key == "d/c" {
+				return fails
+			}
+			return works
+		}
+		from, to := Name{"link", "d.tmp/"}, Name{"link", "d/"}
+		away := func(context.Context, hearth.Object) error { return errDown }
+		if err := s.RenameDir(t.Context(), from, to, all, away); !errors.Is(err, errDown) {
+			t.Fatal(err)
+		}
+		f.meets = nil
+		if len(f.objects) == 0 {
+			t.Fatal("nothing was to be taken back")
+		}
+		if again {
+			must(t, s.Close())
+			s = open(t, staging(options(dir, f)))
+		}
+		for i, x := range s.All() {
+			if x.Name != want[i].Name || !x.Dirty || x.Removed || x.Users > 0 {
+				t.Errorf("%+v", x)
+			}
+		}
+		must(t, s.Clean(t.Context()))
+		if len(f.objects) > 0 || len(s.All()) != len(want) {
+			t.Fatalf("the bucket has %v, and drafts are %+v", f.objects, s.All())
+		}
+		must(t, s.RenameDir(t.Context(), from, to, all, away))
+		if len(f.objects) != 4 || len(s.All()) > 0 {
+			t.Fatalf("the bucket has %v", f.objects)
+		}
+	}
+}
+
 func TestKillsWhileADirectoryIsRenamed(t *testing.T) {
 	// The node is killed at each step of the rename of a directory: the next one has all names old or all new, and each byte.
 	var dirs []string
