@@ -334,6 +334,10 @@ func (f *fileSystem) copy(ctx context.Context, n *namespace.Node, oldDir uint64,
 		f.keep(ctx, oldDir, from)
 	}
 	err = up.Delete(ctx, from.Key, old)
+	if err != nil && d != nil && old == n.Object.ETag && !conflicts(err) && !errors.Is(err, hearth.ErrUnanswered) {
+		_, back := d.Renamed(context.WithoutCancel(ctx), from, o.ETag, n.Object) // whoever writes it writes the old name, which stays
+		err = errors.Join(err, back)
+	}
 	id := n.ID
 	if err != nil && !errors.Is(err, hearth.ErrConflict) {
 		id = 0 // the old name has it still

@@ -142,6 +142,32 @@ func TestAnObjectIsRenamed(t *testing.T) {
 	w.is("the bucket has", w.bucket.has("d"), "hello!")
 }
 
+func TestARenameWhoseOldNameStays(t *testing.T) {
+	// An object is copied, and the bucket refuses to delete the old one: both are there, and who has the file open writes the old name.
+	w := newWriter(t)
+	node, handle := w.made("a", "hello")
+	w.is("close", w.flush(node), ok)
+	w.is("write", w.put(node, 5, "!"), ok)
+	w.bucket.meets = func(_ context.Context, request string) error {
+		if request == "DELETE a" {
+			return fs.ErrPermission
+		}
+		return nil
+	}
+	w.is("rename", w.rename("a", "b", 0, 0), syscall.EACCES)
+	w.bucket.meets = nil
+	w.is("the name", w.look("a"), node)
+	w.is("the new name is another", w.look("b") != node, true)
+	w.is("write", w.put(node, 6, "!"), ok)
+	w.is("close", w.flush(node), ok)
+	w.release(node, handle)
+	w.is("the bucket has", w.bucket.has("a"), "hello!!")
+	w.is("the copy", w.bucket.has("b"), "hello")
+	w.is("rename", w.rename("a", "b", 0, 0), ok)
+	w.is("the bucket has", w.bucket.has("b"), "hello!!")
+	w.is("the old key has", w.bucket.has("a"), "none")
+}
+
 func TestWhatWasEmptiedIsRenamed(t *testing.T) {
 	// An object that O_TRUNC emptied, and that is renamed before it is closed, is gone from its old key: also where the kernel asks
 	// for the rename again, it does not get its old bytes under the new name.
