@@ -189,8 +189,8 @@ func TestWhatARenameWithoutAnAnswerReplaced(t *testing.T) {
 	f.meets = nil
 	published(t, second)
 	f.has(t, "a", []byte("second"))
-	again := copied(t, s) // as a kill leaves it
-	defer os.RemoveAll(again)
+	again := copied(t, s)                         // as a kill leaves it
+	t.Cleanup(func() { _ = os.RemoveAll(again) }) // a temporary directory
 	o := staging(options(again, f))
 	s = open(t, o)
 	s.Unheld()
