@@ -317,6 +317,10 @@ func TestWhatIsEmptiedOverwritesThoughItWasEmpty(t *testing.T) {
 			d, _ = s.Find(Name{"link", "a"})
 			must(t, d.Hold())
 		}
+		f.objects["a"] = fakeObject{[]byte("theirs"), "w", ""}
+		must(t, d.Truncate(0))
+		published(t, d)
+		f.has(t, "a", []byte{})
 		f.objects["a"] = fakeObject{[]byte("theirs"), "x", ""}
 		must(t, d.Truncate(0))
 		write(t, d, []byte("ours"), 0)

@@ -208,7 +208,7 @@ func (d *Draft) publish(ctx context.Context) (hearth.Object, error) {
 func (d *Draft) compare() {
 	d.mu.Lock()
 	d.recovered, d.left = false, true
-	if d.published == nil && d.base != nil && d.ext.untouched(d.size) && d.base.Size == d.size { // it was opened, and not written
+	if d.published == nil && d.base != nil && d.ext.untouched(d.size) && d.base.Size == d.size && !d.anew { // it was opened, and not written
 		d.clean = d.gen
 	}
 	clean := d.isCleanLocked()
@@ -217,7 +217,7 @@ func (d *Draft) compare() {
 	case clean:
 		d.finish(Published)
 		return
-	case d.published == nil:
+	case d.published == nil, d.anew: // somebody else's bytes may have to go
 		return
 	}
 	if gen, same := d.same(d.published); same {

@@ -21,19 +21,17 @@ var ErrPublished = errors.New("the draft was published under its name: copy the 
 // has it when Rename returns. After an error the names are as before, but where nobody knows whether it was published: it
 // is, as soon as the origin can be asked. Rename waits for a publish that runs: ErrPublished is its answer if that succeeds.
 func (d *Draft) Rename(ctx context.Context, n Name, only, publish bool) error {
+	d.mu.Lock()
+	if d.pinLocked() == nil { // its record stays until that of the replaced one is gone: the next process would publish that
+		defer d.unpin()
+	} // else what follows says why
+	d.mu.Unlock()
 	m := move{d: d, to: n}
 	if err := m.do(ctx, only); err != nil {
 		return fmt.Errorf("rename draft to %s: %w", n.Key, err)
 	}
 	if publish {
-		d.mu.Lock()
-		err := d.pinLocked() // its record stays until that of the replaced one is gone: the next process would publish that
-		d.mu.Unlock()
-		if err == nil {
-			defer d.unpin()
-			_, err = d.publishAs(ctx, nil, keepsName)
-		}
-		if err != nil {
+		if _, err := d.publishAs(ctx, nil, keepsName); err != nil {
 			return errors.Join(err, m.undo(ctx))
 		}
 	}
@@ -196,9 +194,11 @@ func (s *Store) moveOn(dir *Draft) error {
 			if dir.back {
 				m.d.unpublish() // saved with the name; Clean deletes the object
 			}
-			if err := m.swap(s.ctx, false); errors.Is(err, ErrPublished) {
-				continue
-			} else if err = errors.Join(err, m.drop()); err != nil {
+			err := m.swap(s.ctx, false)
+			if err == nil {
+				err = m.drop()
+			}
+			if err != nil && !errors.Is(err, ErrPublished) {
 				return err
 			}
 		}
